@@ -1,0 +1,38 @@
+# Every target makes .venv when it is missing; PYTHON chooses the interpreter it is made with.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-slow check bench bench-gpu fuzz docs clean
+
+demo: .venv/ready
+	OMP_NUM_THREADS=2 $(BIN)/ytilde demo --out demo
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-slow: .venv/ready
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+bench-gpu: .venv/ready
+	$(BIN)/python benchmarks/gpu_throughput.py
+
+docs: .venv/ready
+	$(BIN)/python docs/make.py
+
+clean:
+	rm -rf .venv demo build site .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,parquet]"
+	touch $@
