@@ -1,0 +1,151 @@
+"""Pictures as tensors: one file, and the lazy reader `Images` for sets too large for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from .data import IGNORE, BadInput
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+LIMIT = 2 * 10**9  # bytes of pixels that are still read into memory
+_LARGEST = 224  # the default side where the pictures of a set differ in size
+_PROBED = 20_000  # headers read to learn the sizes; a larger set is sampled evenly
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+
+def is_image(path: object) -> bool:
+    return str(path).lower().endswith(SUFFIXES)
+
+
+def pixels(image: Image.Image, size: tuple[int, int], channels: int, pad: bool = False) -> Tensor:
+    """One picture as uint8 [channels, H, W], size = (H, W).
+
+    It covers the frame and is cropped at the centre, or, with `pad`, it is contained in the frame,
+    top left, and black fills the rest.
+    """
+    if image.mode[0] in "IF":
+        raise ValueError("it has more than 8 bits a channel")
+    image = image.convert("L" if channels == 1 else "RGB")
+    frame = (size[1], size[0])
+    if pad:
+        image = ImageOps.pad(image, frame, Image.Resampling.BILINEAR, centering=(0, 0))
+    else:
+        image = ImageOps.fit(image, frame, Image.Resampling.BILINEAR)
+    array = np.array(image, dtype=np.uint8).reshape(*size, channels)
+    return torch.from_numpy(array).permute(2, 0, 1).contiguous()
+
+
+def read_image(
+    file: str | IO[bytes], size: tuple[int, int], channels: int, pad: bool = False
+) -> Tensor:
+    try:
+        with Image.open(file) as image:
+            return pixels(image, size, channels, pad)
+    except _UNREADABLE as error:
+        raise _unreadable(file, error) from error
+
+
+def read_mask(file: str | IO[bytes], size: tuple[int, int], labels: Tensor) -> Tensor:
+    """Pixel labels of one mask as int64 [H, W], in the geometry of `pixels(pad=True)`.
+
+    labels: [256] int64, the label of each stored value; what the picture does not cover is -1.
+    """
+    try:
+        with Image.open(file) as image:
+            if image.mode not in ("P", "L"):
+                raise ValueError(
+                    f"a mask stores one class number a pixel, this one is {image.mode}"
+                )
+            # The palette is dropped, so that resizing keeps the stored class numbers.
+            raw = Image.fromarray(np.array(image, dtype=np.uint8))
+    except _UNREADABLE as error:
+        raise _unreadable(file, error) from error
+    scaled = ImageOps.contain(raw, (size[1], size[0]), Image.Resampling.NEAREST)
+    y = torch.full(size, IGNORE, dtype=torch.int64)
+    y[: scaled.height, : scaled.width] = labels[torch.from_numpy(np.array(scaled)).long()]
+    return y
+
+
+def _unreadable(file: str | IO[bytes], error: Exception) -> BadInput:
+    path = file if isinstance(file, str) else getattr(file, "name", "in the archive")
+    if isinstance(error, FileNotFoundError):
+        return BadInput(f"The image {path} does not exist.")
+    return BadInput(f"The image {path} cannot be read ({error}); repair or remove it.")
+
+
+class Images:
+    """A lazy reader: `x[index]` reads those files as uint8 [B, C, H, W]. It can be pickled."""
+
+    def __init__(
+        self, paths: Sequence[str], size: tuple[int, int], channels: int = 3, pad: bool = False
+    ) -> None:
+        self.paths, self.size, self.channels, self.pad = list(paths), size, channels, pad
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (len(self.paths), self.channels, *self.size)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        x = torch.empty((len(index), self.channels, *self.size), dtype=torch.uint8)
+        for row, i in zip(x, index.tolist(), strict=True):
+            row.copy_(read_image(self.paths[i], self.size, self.channels, self.pad))
+        return x
+
+
+def read_images(
+    paths: Sequence[str],
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    lazy: bool | None = None,
+) -> Tensor | Images:
+    """All these files as uint8 [N, C, H, W]: a tensor up to 2 GB, else (or if `lazy`) `Images`.
+
+    Without `size` pictures of equal size stay as they are; others become squares with the median of
+    their shorter sides, at most 224. `channels` is 1 where all are grey, else 3.
+    """
+    if size is None or channels is None:
+        guessed_size, guessed_channels = _probe(paths)
+        size, channels = size or guessed_size, channels or guessed_channels
+    images = Images(paths, (size, size) if isinstance(size, int) else size, channels)
+    if lazy is None:
+        lazy = int(np.prod(images.shape)) > LIMIT
+    return images if lazy else images[torch.arange(len(paths))]
+
+
+def _probe(paths: Sequence[str]) -> tuple[tuple[int, int], int]:
+    step = -(-len(paths) // _PROBED)
+    headers = [_header(path) for path in paths[::step]]
+    sizes = {size for size, _ in headers}
+    channels = 1 if all(grey for _, grey in headers) else 3
+    if len(sizes) == 1:
+        return sizes.pop(), channels
+    side = min(_LARGEST, int(np.median([min(size) for size, _ in headers])))
+    return (side, side), channels
+
+
+def _header(path: str) -> tuple[tuple[int, int], bool]:
+    try:
+        with Image.open(path) as image:
+            return (image.height, image.width), image.mode in ("L", "1")
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def list_images(folder: Path) -> list[str]:
+    """Every image below this folder, sorted; hidden files and folders are left out."""
+    found = (p for p in folder.rglob("*") if is_image(p) and p.is_file())
+    return sorted(str(p) for p in found if not _hidden(p.relative_to(folder)))
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
