@@ -206,7 +206,7 @@ def test_resized_crop_is_the_slow_loop(scale, ratio):
     "recipe", ["crop3+flip", "reflect3+flip", "scale", "scale+crop2+flip", "resize"]
 )
 def test_labels_stay_with_their_pixels(recipe):
-    """Each quarter of the image has its own value and label: away from its edges the two must agree."""
+    """Each quarter has its own value and label: where nothing is blended the two must agree."""
     y = torch.zeros(16, 24, 24, dtype=torch.int64)
     y[:, 12:], y[:, :, 12:] = 2, y[:, :, 12:] + 1
     y[:, 12:, 12:] = 3

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, overload
 
 import torch
 import torch.nn.functional as F
@@ -49,9 +49,13 @@ class Augment:
     def __init__(self, *transforms: Transform) -> None:
         self.transforms = transforms
 
+    @overload
+    def __call__(self, x: Tensor, y: None = None, *, generator: torch.Generator) -> Tensor: ...
+    @overload
     def __call__(
-        self, x: Tensor, y: Tensor | None = None, *, generator: torch.Generator
-    ) -> Tensor | tuple[Tensor, Tensor]:
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]: ...
+    def __call__(self, x, y=None, *, generator):
         if self.transforms:
             draws = [transform.draws for transform in self.transforms]
             u = torch.rand(sum(draws), len(x), generator=generator, device=x.device)

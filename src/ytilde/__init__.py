@@ -1,0 +1,26 @@
+"""ytilde: learning from labels that are wrong in ways that depend on the input."""
+
+from . import heads, losses, noise
+from .data import BadInput, Batch, Data, Spec, Step
+from .engine import Recipe, Trainer
+from .estimator import Classifier
+from .method import Method, create, list_methods, register
+
+__version__ = "0.1.0"
+__all__ = [
+    "BadInput",
+    "Batch",
+    "Classifier",
+    "Data",
+    "Method",
+    "Recipe",
+    "Spec",
+    "Step",
+    "Trainer",
+    "create",
+    "heads",
+    "list_methods",
+    "losses",
+    "noise",
+    "register",
+]

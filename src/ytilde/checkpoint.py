@@ -1,0 +1,91 @@
+"""Files that hold tensors: safetensors with a JSON header and a digest. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from .data import BadInput
+
+
+def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it: whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomic(path, lambda temporary: _write(temporary, text.encode()))
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Write tensors and JSON-able `meta` as one safetensors file with a digest over both."""
+    kept = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(meta)
+    header = {"ytilde": text, "digest": _digest(kept, text)}
+    write_atomic(path, lambda temporary: _write(temporary, save_tensors(kept, header)))
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save` wrote; a truncated, altered or foreign file is refused in one sentence."""
+    try:
+        content = path.read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + length])["__metadata__"]
+        tensors = load_tensors(content)
+        text = header["ytilde"]
+        whole = header["digest"] == _digest(tensors, text)
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror or error}") from error
+    except Exception as error:
+        raise BadInput(f"{path} is not a ytilde file, or it is damaged: {error}") from error
+    if not whole:
+        raise BadInput(f"{path} is damaged: its digest does not fit its content")
+    return tensors, json.loads(text)
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def newest(paths: list[Path]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The content of the newest readable checkpoint (by its own counter), or None."""
+    found = []
+    for path in paths:
+        if path.exists():
+            try:
+                found.append(load(path))
+            except BadInput:
+                continue  # a damaged one: the older one serves
+    return max(found, key=lambda item: item[1]["count"], default=None)

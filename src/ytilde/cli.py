@@ -1,0 +1,510 @@
+"""The command line. `ytilde COMMAND --help` says what each command takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import io
+import json
+import os
+import platform
+import signal
+import sys
+import tokenize
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from . import __version__, datasets, noise, readers
+from .checkpoint import write_atomic, write_text
+from .data import BadInput, Data
+from .engine import Diverged, Record, Recipe, Trainer, default_recipe
+from .estimator import Classifier
+from .method import create, list_methods, lookup, unknown
+from .runs import Run
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
+out = Console(highlight=False)
+
+
+# ---- flags that come from dataclass fields -----------------------------------------------------------
+
+
+def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`--tau 0.5 --epochs 30` as (fields of the method, fields of the recipe)."""
+    own = {f.name: f for f in dataclasses.fields(lookup(method).cls)}
+    recipe = {f.name: f for f in dataclasses.fields(Recipe)}
+    fields: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise BadInput(f"unexpected argument {word!r}; options look like --epochs 30")
+        flag, _, value = word[2:].partition("=")
+        name = flag.replace("-", "_")
+        if name not in own and name not in recipe:
+            raise BadInput(unknown("option", flag, sorted([*own, *recipe])))
+        field = own.get(name) or recipe[name]
+        if not value:
+            is_switch = isinstance(field.default, bool)
+            value = "true" if is_switch and (not words or words[0].startswith("--")) else ""
+            if not value:
+                if not words:
+                    raise BadInput(f"option --{flag} needs a value")
+                value = words.pop(0)
+        (fields if name in own else settings)[name] = convert(flag, value, field)
+    return fields, settings
+
+
+def convert(flag: str, text: str, field: dataclasses.Field[Any]) -> Any:
+    """A flag's text as the field's type, told by its annotation."""
+    kinds = str(field.type)
+    for kind, read in (("bool", _boolean), ("int", int), ("float", float)):
+        if kind in kinds:
+            try:
+                return read(text)
+            except ValueError:
+                continue
+    if "str" in kinds or "Any" in kinds or "Path" in kinds:
+        return text
+    raise BadInput(f"option --{flag} takes {kinds}, not {text!r}")
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "yes", "1", "on"):
+        return True
+    if text.lower() in ("false", "no", "0", "off"):
+        return False
+    raise ValueError(text)
+
+
+def field_comments(cls: type) -> dict[str, str]:
+    """The comment behind each field of a dataclass: its documentation."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        lines: dict[int, str] = {}
+        source = inspect.getsource(base)
+        for token in tokenize.generate_tokens(io.StringIO(inspect.cleandoc(source)).readline):
+            if token.type == tokenize.COMMENT:
+                lines[token.start[0]] = token.string.lstrip("# ")
+        for number, line in enumerate(inspect.cleandoc(source).splitlines(), 1):
+            name = line.strip().partition(":")[0]
+            if number in lines and name.isidentifier():
+                found[name] = lines[number]
+    return found
+
+
+# ---- commands ----------------------------------------------------------------------------------------
+
+Source = Annotated[str, typer.Argument(help="csv, parquet, npz, image folder, or a named set")]
+Label = Annotated[str | None, typer.Option(help="column with the labels")]
+DataRoot = Annotated[Path | None, typer.Option(help="folder of the named sets ($YTILDE_DATA)")]
+
+
+@app.command(context_settings=EXTRA)
+def fit(
+    ctx: typer.Context,
+    source: Source,
+    label: Label = None,
+    method: Annotated[str, typer.Option(help="see `ytilde methods`")] = "elr",
+    backbone: Annotated[str, typer.Option(help="name[:option=value,...] or auto")] = "auto",
+    out_folder: Annotated[Path | None, typer.Option("--out", help="run folder")] = None,
+    test: Annotated[str | None, typer.Option(help="test data, only measured on")] = None,
+    clean_label: Annotated[
+        str | None, typer.Option(help="column with true labels, only measured on")
+    ] = None,
+    noise_text: Annotated[
+        str | None, typer.Option("--noise", help="corrupt first, e.g. instance:0.4")
+    ] = None,
+    image_column: Annotated[str | None, typer.Option(help="column with image paths")] = None,
+    task: Annotated[str | None, typer.Option(help="classification or segmentation")] = None,
+    data_root: DataRoot = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an unfinished run")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing run")] = False,
+) -> None:
+    """Train a method. Its fields and the recipe's are options too: --tau 0.5 --epochs 30 --seed 1.
+
+    `ytilde methods NAME` lists the method's fields; `ytilde methods recipe` the recipe's.
+    """
+    fields, settings = parse_flags(ctx.args, method)
+    seed = settings.pop("seed", 0)
+    settings |= {"val": settings.get("val", 0.1)}
+    read = {"label": label, "clean_label": clean_label, "image_column": image_column}
+    found = readers.read(source, data_root=data_root, **read)
+    data = found.data
+    if task and (task == "segmentation") != (data.y.dim() > 1):
+        raise BadInput(f"--task {task} does not fit {source}: check its labels")
+    names = data.names
+    tests = _test_data(source, test, data_root, names, found.schema, read)
+    recipe = default_recipe(data.shape, len(data), data.y.dim() > 1, seed=seed, **settings)
+    corrupted, told = _corrupt(data, noise_text, recipe)
+    config = {
+        "source": source, "data_root": str(data_root) if data_root else None, **read,
+        "test": test, "noise": noise_text, "method": method, "fields": fields,
+        "backbone": backbone, "recipe": dataclasses.asdict(recipe),
+        "fingerprint": found.fingerprint, "schema": dataclasses.asdict(found.schema), "classes": list(names or ()),
+        "versions": versions(), "realised_noise": told,
+    }  # fmt: skip
+    folder = out_folder or _free_folder(Path("runs"), f"{Path(source).stem}-{method}")
+    with Run.open(folder, config, resume=resume, force=force) as run:
+        signal.signal(signal.SIGTERM, _terminated)
+        own = {name: getattr(recipe, name) for name in _ESTIMATOR_FIELDS}
+        clf = Classifier(create(method, **fields), backbone, random_state=seed, **own)
+        monitor = (lambda trainer: _measure(trainer, tests)) if tests else None
+        with _Bar() as bar:
+
+            def on_record(record: Record) -> None:
+                run.log(record)
+                bar.show(record)
+
+            trainer = clf.fit_data(
+                corrupted, folder=folder, resume=resume, monitor=monitor, on_record=on_record
+            )
+        for note in trainer.notes if trainer else []:
+            out.print(f"note: {note}")
+        clf.save(folder / "model.safetensors")
+        if corrupted.y.dim() == 1:
+            _write_predictions(folder / "predictions.csv", clf, corrupted)
+        summary = summarise(clf.history_)
+        run.finish(summary)
+    _print_summary(summary, corrupted, told, folder)
+    if trainer is None:
+        raise typer.Exit(130)
+
+
+_ESTIMATOR_FIELDS = (
+    "epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule", "augment",
+    "precision", "ema", "clip", "val", "keep", "patience", "balance", "device",
+)  # fmt: skip
+
+
+def _test_data(
+    source: str,
+    test: str | None,
+    root: Path | None,
+    names: Any,
+    schema: Any,
+    read: dict[str, Any],
+) -> Data | None:
+    """The test data: what --test names, or a named set's own test split."""
+    if test:
+        return readers.read(test, data_root=root, names=names, schema=schema, **read).data
+    if source in datasets.NAMES:
+        return readers.read(source, data_root=root, split="test").data
+    return None
+
+
+def _corrupt(data: Data, text: str | None, recipe: Recipe) -> tuple[Data, dict[str, Any]]:
+    """Wrong labels on purpose: the given ones become the hidden truth."""
+    if text is None:
+        return data, {}
+    truth = data.y if data.clean is None else data.clean
+    kind, options = noise.parse(text)
+    made = noise.corrupt(
+        kind, data.x, truth, data.num_classes, generator=recipe.generator("noise"), **options
+    )
+    told = {"rate": made.rate, **made.summary()}
+    return dataclasses.replace(data, y=made.y, clean=truth), told
+
+
+def _measure(trainer: Trainer, data: Data | None) -> Record:
+    """Test figures for the record; training never sees them."""
+    if data is None:
+        return {}
+    truth = data if data.clean is None else _with_truth(data)
+    return {f"test_{name}": value for name, value in trainer.score(truth).items()}
+
+
+_TRUTH: dict[int, tuple[Data, Data]] = {}
+
+
+def _with_truth(data: Data) -> Data:
+    """The data with its true labels in the place of the observed ones; one object a data set."""
+    if id(data) not in _TRUTH:
+        assert data.clean is not None
+        _TRUTH[id(data)] = (data, dataclasses.replace(data, y=data.clean))
+    return _TRUTH[id(data)][1]
+
+
+def summarise(history: list[Record]) -> dict[str, Any]:
+    """The protocols side by side: last epoch, chosen by noisy validation, mean of the last ten."""
+    epochs = [record for record in history if "test_accuracy" in record]
+    if not epochs:
+        return {"epochs": len(history)}
+    last_ten = [record["test_accuracy"] for record in epochs[-10:]]
+    summary = {
+        "epochs": len(history),
+        "last": epochs[-1]["test_accuracy"],
+        "mean_of_last_ten": float(np.mean(last_ten)),
+        "test_nll": epochs[-1]["test_nll"],
+        "seconds": round(sum(record["seconds"] for record in history), 2),
+    }
+    if "val_accuracy" in epochs[-1]:
+        chosen = max(epochs, key=lambda record: record["val_accuracy"])
+        summary |= {"chosen": chosen["test_accuracy"], "chosen_epoch": chosen["epoch"]}
+        summary["val_accuracy"] = epochs[-1]["val_accuracy"]
+    return summary
+
+
+def _print_summary(
+    summary: dict[str, Any], data: Data, told: dict[str, Any], folder: Path
+) -> None:
+    table = Table(title=None, show_header=True, header_style="bold")
+    table.add_column("test accuracy")
+    table.add_column("", justify="right")
+    rows = {
+        "last": "last epoch",
+        "chosen": f"chosen by noisy validation (epoch {summary.get('chosen_epoch')})",
+        "mean_of_last_ten": "mean of the last ten epochs",
+    }
+    for key, text in rows.items():
+        if key in summary:
+            table.add_row(text, f"{100 * summary[key]:.2f} %")
+    if told:
+        out.print(f"noise made: {100 * told['rate']:.1f} % of {len(data)} labels are wrong")
+    if table.row_count:
+        out.print(table)
+    out.print(f"run folder: {folder}  (model.safetensors, metrics.jsonl, predictions.csv)")
+    if data.y.dim() == 1:
+        out.print(f"next: ytilde audit {folder}")
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="run folder or model file")],
+    source: Source,
+    out_file: Annotated[Path, typer.Option("--out", help="csv to write")] = Path("predictions.csv"),
+    data_root: DataRoot = None,
+    split: Annotated[str, typer.Option(help="of a named set")] = "test",
+) -> None:
+    """Predict the labels of new data with a trained run."""
+    clf, config = _load(run)
+    found = readers.read(
+        source, data_root=data_root, schema=_schema(config), split=split, labelled=False
+    )
+    _write_predictions(out_file, clf, found.data, given=False)
+    out.print(f"{len(found.data)} predictions written to {out_file}")
+
+
+def _schema(config: dict[str, Any]) -> readers.Schema | None:
+    return readers.Schema(**config["schema"]) if config.get("schema") else None
+
+
+def _load(run: Path) -> tuple[Classifier, dict[str, Any]]:
+    if run.is_dir():
+        return Classifier.load(run / "model.safetensors"), Run.config(run)
+    return Classifier.load(run), {}
+
+
+def _write_predictions(path: Path, clf: Classifier, data: Data, given: bool = True) -> None:
+    probs = clf.predict_proba(data)
+    best = probs.argmax(-1)
+    columns: dict[str, Any] = {"index": np.arange(len(data))}
+    if given:
+        columns["given_label"] = [data.class_name(k) for k in data.y.tolist()]
+    columns["predicted_label"] = clf.classes_[best]
+    columns["predicted_prob"] = probs.max(-1).round(6)
+    frame = safe_csv(pd.DataFrame(columns))
+    write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
+
+
+@app.command()
+def audit(
+    run: Annotated[Path, typer.Argument(help="run folder")],
+    folds: Annotated[int, typer.Option(help="0: judge with the run's own model")] = 5,
+    fix_above: Annotated[
+        float | None, typer.Option(help="write labels.csv, fixed where p_wrong is above this")
+    ] = None,
+) -> None:
+    """Find the wrong labels of a run's data: issues.csv and report.html in the run folder."""
+    clf, config = _load(run)
+    found = readers.read(
+        config["source"],
+        data_root=config["data_root"],
+        **{key: config[key] for key in ("label", "clean_label", "image_column")},
+    )
+    if found.fingerprint != config["fingerprint"]:
+        raise BadInput(f"{config['source']} has changed since {run} was trained; fit it again")
+    recipe = Recipe(**config["recipe"])
+    data, _ = _corrupt(found.data, config["noise"], recipe)
+    result = clf.audit_data(data, folds=folds, history=Run.history(run), paths=found.paths)
+    result.to_csv(run / "issues.csv")
+    result.to_json(run / "audit.json")
+    result.to_html(run / "report.html")
+    if fix_above is not None:
+        result.write_fixed(run / "labels.csv", fix_above)
+    out.print(result.summary())
+    out.print(f"written: {run / 'issues.csv'}, {run / 'report.html'}")
+
+
+@app.command("noise")
+def noise_command(
+    source: Source,
+    kind: Annotated[str, typer.Option(help=", ".join(noise.KINDS))] = "instance",
+    rate: Annotated[float, typer.Option()] = 0.4,
+    seed: Annotated[int, typer.Option()] = 0,
+    features: Annotated[str | None, typer.Option(help="standardized or raw255")] = None,
+    out_file: Annotated[Path, typer.Option("--out", help="npz to write")] = Path("noisy.npz"),
+    label: Label = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Corrupt the labels of a data set; writes x, y, clean, and the true rows of T."""
+    data = readers.read(source, label=label, data_root=data_root).data
+    if data.lazy:
+        raise BadInput("data that is read lazily is corrupted by `fit --noise`, not written here")
+    generator = Recipe(seed=seed).generator("noise")
+    options = {"rate": rate} | ({"features": features} if features else {})
+    made = noise.corrupt(
+        kind, data.x, data.y, data.num_classes, generator=generator, **options
+    )
+    arrays = {"x": np.asarray(data.x), "y": made.y.numpy(), "clean": data.y.numpy()}
+    arrays |= {"rows": made.rows.numpy(), "names": np.asarray(data.names or [])}
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    write_atomic(out_file, write)
+    out.print(f"{100 * made.rate:.2f} % of {len(data)} labels are wrong now: {out_file}")
+    out.print(json.dumps(made.summary()))
+
+
+@app.command()
+def data(
+    name: Annotated[str, typer.Argument(help="named set, for example cifar10")],
+    to: Annotated[Path, typer.Option(help="folder")] = Path("data"),
+) -> None:
+    """Download a named set from its publisher; digests are checked, a cut download goes on."""
+    datasets.download(name, to)
+    out.print(f"{name} is in {to}; use it with --data-root {to} or YTILDE_DATA={to}")
+
+
+@app.command()
+def methods(name: Annotated[str | None, typer.Argument()] = None) -> None:
+    """List the methods, or one method's paper, fields and defaults (`recipe`: the recipe's)."""
+    if name is None:
+        table = Table("method", "what it is")
+        for each in list_methods():
+            table.add_row(each, _first_line(lookup(each).cls))
+        out.print(table)
+        return
+    if name == "recipe":
+        _print_fields(Recipe, {})
+        return
+    entry = lookup(name)
+    out.print(inspect.getdoc(sys.modules[entry.cls.__module__]) or "", markup=False)
+    _print_fields(entry.cls, entry.preset)
+
+
+def _first_line(cls: type) -> str:
+    return (inspect.getdoc(sys.modules[cls.__module__]) or "").splitlines()[0]
+
+
+def _print_fields(cls: Any, preset: dict[str, Any]) -> None:
+    comments = field_comments(cls)
+    table = Table("option", "default", "meaning")
+    for field in dataclasses.fields(cls):
+        default = preset.get(field.name, field.default)
+        flag = f"--{field.name.replace('_', '-')}"
+        table.add_row(flag, str(default), comments.get(field.name, ""))
+    out.print(table)
+
+
+@app.command()
+def demo(
+    out_folder: Annotated[Path, typer.Option("--out")] = Path("demo"),
+    epochs: Annotated[int | None, typer.Option()] = None,
+) -> None:
+    """Train on real images with wrong labels, find the wrong ones, write a report."""
+    from .demo import run_demo
+
+    run_demo(out_folder, epochs)
+
+
+# ---- shared ------------------------------------------------------------------------------------------
+
+
+class _Bar:
+    """A progress bar with the time left; silent when nobody watches."""
+
+    def __enter__(self) -> _Bar:
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+            TimeRemainingColumn(), TextColumn("{task.fields[figures]}"),
+        )  # fmt: skip
+        self.bar = Progress(*columns, console=out, disable=not out.is_terminal)
+        self.tasks: dict[str, Any] = {}
+        self.bar.start()
+        return self
+
+    def show(self, record: Record) -> None:
+        stage = record["stage"]
+        if stage not in self.tasks:
+            self.tasks[stage] = self.bar.add_task(stage, total=record["epochs"], figures="")
+        shown = {"loss": "loss", "val_accuracy": "noisy val", "test_accuracy": "test"}
+        figures = "  ".join(f"{text} {record[k]:.3f}" for k, text in shown.items() if k in record)
+        self.bar.update(self.tasks[stage], completed=record["epoch"], figures=figures)
+
+    def __exit__(self, *_: Any) -> None:
+        self.bar.stop()
+
+
+def _free_folder(root: Path, stem: str) -> Path:
+    """The first folder of this name that does not exist yet."""
+    number = 1
+    while (root / f"{stem}-{number}").exists():
+        number += 1
+    return root / f"{stem}-{number}"
+
+
+def _terminated(*_: Any) -> None:
+    out.print("stopped by SIGTERM; the last epoch is saved: the same command with --resume goes on")
+    raise SystemExit(143)
+
+
+def versions() -> dict[str, str]:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return {
+        "ytilde": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "device": device,
+    }
+
+
+def main() -> None:
+    """Run a command; wrong input ends in one sentence and exit code 2."""
+    try:
+        app(standalone_mode=False)
+    except BadInput as error:
+        _fail(str(error), 2)
+    except Diverged as error:
+        _fail(f"{error}; the last good checkpoint is kept", 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; the same command with --resume goes on from the last epoch", 130)
+    except OSError as error:
+        _fail(f"cannot use {error.filename or 'a file'}: {error.strerror or error}", 2)
+    except Exception as error:
+        if "click" not in type(error).__module__ and "typer" not in type(error).__module__:
+            raise
+        if hasattr(error, "format_message"):
+            _fail(error.format_message(), getattr(error, "exit_code", 2))
+        sys.exit(getattr(error, "exit_code", 1))
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"ytilde: {message}", file=sys.stderr)
+    sys.stdout.flush()
+    os._exit(code) if code == 130 else sys.exit(code)

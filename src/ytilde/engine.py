@@ -1,0 +1,823 @@
+"""Recipe and Trainer: the one training loop.
+
+`Trainer.epochs` reads top to bottom: rows are shuffled, gathered on the device, handed to the
+method's loss as a Batch, and one optimiser step follows. On CUDA that whole step is captured once
+as a CUDA graph and replayed. Every epoch leaves a record and, in a run folder, a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from . import checkpoint
+from .augment import make_augment
+from .data import BadInput, Batch, Data, Step
+
+Record = dict[str, Any]
+History = list[Record]
+Loss = Callable[[Any, Step], Tensor]
+Index = Tensor | Mapping[str, Tensor] | Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. One seed gives separate streams; each stream's own seed can be set instead."""
+
+    epochs: int = 30
+    batch_size: int = 128
+    optimizer: str = "sgd"  # sgd (Nesterov), adam, adamw
+    lr: float = 0.05
+    momentum: float = 0.9  # SGD's; Adam's beta1
+    weight_decay: float = 5e-4
+    schedule: str = "cosine"  # constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4
+    augment: str = "none"  # see augment.make_augment
+    precision: str = "auto"  # auto (bfloat16 on CUDA, float32 elsewhere), float32, bfloat16
+    ema: float = 0.0  # decay of the weight average; 0 = none
+    clip: float = 0.0  # largest gradient norm of a parameter group; 0 = no clipping
+    val: float = 0.1  # fraction of the rows held out as noisy validation
+    keep: str = "last"  # last, best (noisy validation accuracy), best_nll
+    patience: int = 0  # stop after so many epochs without a better noisy validation; 0 = never
+    balance: bool = False  # draw every observed class equally often
+    workers: int = 2  # processes that read data that does not fit in memory
+    seed: int = 0
+    noise_seed: int | None = None
+    split_seed: int | None = None
+    init_seed: int | None = None
+    order_seed: int | None = None
+    device: str = "auto"  # auto, cpu, cuda, cuda:1
+    graph: bool = True  # on CUDA: capture the step as one CUDA graph
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.val < 1:
+            raise BadInput(f"val must be a fraction in [0, 1), not {self.val}")
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                given = getattr(self, name)
+                raise BadInput(f"unknown {name} {given!r}; known: {', '.join(known)}")
+        learning_rate(self.schedule, 0, 1)
+
+    def seed_of(self, stream: str, stage: str = "") -> int:
+        """A seed for one stream (noise, split, init, order) that no other stream shares."""
+        own = getattr(self, f"{stream}_seed", None)
+        text = f"{self.seed if own is None else own}/{stream}/{stage}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+    def generator(self, stream: str, stage: str = "", device: Any = "cpu") -> torch.Generator:
+        return torch.Generator(device).manual_seed(self.seed_of(stream, stage))
+
+
+CHOICES = {
+    "optimizer": ("sgd", "adam", "adamw"),
+    "precision": ("auto", "float32", "bfloat16"),
+    "keep": ("last", "best", "best_nll"),
+}
+
+
+def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: Any) -> Recipe:
+    """A sensible recipe for tables, features, small and large images, and pixel labels.
+
+    Epochs are chosen so that small data sets get enough steps; `own` replaces any field.
+    """
+    own = {name: value for name, value in own.items() if value is not None}
+    if len(shape) == 1:
+        base = Recipe(optimizer="adamw", lr=2e-3, weight_decay=1e-4, batch_size=128)
+        steps, most = 2000, 100
+    elif pixels:
+        base = Recipe(optimizer="adamw", lr=1e-3, weight_decay=1e-4, batch_size=16, augment="flip")
+        steps, most = 4000, 100
+    elif max(shape[1:]) <= 64:
+        augment = "crop+flip" if shape[0] == 3 else "crop2"
+        base = Recipe(lr=0.05, weight_decay=5e-4, batch_size=128, augment=augment)
+        steps, most = 4000, 60
+    else:
+        base = Recipe(lr=0.02, weight_decay=5e-4, batch_size=64, augment="crop+flip")
+        steps, most = 10000, 40
+    per_epoch = max(1, n // int(own.get("batch_size", base.batch_size)))
+    return replace(base, **({"epochs": max(10, min(most, steps // per_epoch))} | own))
+
+
+def learning_rate(schedule: str, epoch: int, epochs: int) -> tuple[float, float | None]:
+    """(factor of the learning rate, Adam's beta1 or None to leave it) in this epoch.
+
+    Times in a schedule are fractions of training, so that a short run goes through every phase.
+    """
+    kind, _, text = schedule.partition(":")
+    try:
+        times = [float(part) for part in text.split(",") if part]
+    except ValueError:
+        raise BadInput(f"the times of schedule {schedule!r} must be numbers in [0, 1]") from None
+    progress = epoch / epochs
+    if kind == "constant":
+        return 1.0, None
+    if kind == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * progress)), None
+    if kind == "step":
+        return 0.1 ** sum(progress >= t for t in times or [0.5, 0.75]), None
+    if kind in ("linear", "linear_beta"):
+        start = times[0] if times else 0.4
+        factor = min(1.0, (1 - progress) / (1 - start))
+        return factor, (0.9 if progress < start else 0.1) if kind == "linear_beta" else None
+    known = "constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4"
+    raise BadInput(f"unknown schedule {schedule!r}; known: {known}")
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInput(f"unknown device {name!r}; use auto, cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadInput("no CUDA device is available here; use --device cpu")
+    return device
+
+
+class RandomState:
+    """torch's global random state, ours apart from the caller's.
+
+    Dropout and layer initialisation cannot take a generator: they run inside `with state():`, and
+    the caller's state is put back afterwards.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.sources = [torch.default_generator]
+        if device.type == "cuda":
+            torch.cuda.init()
+            self.sources.append(torch.cuda.default_generators[device.index or 0])
+        self.seed, self.states = seed, None  # type: ignore[assignment]
+        self.states: list[Tensor] | None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        caller = [source.get_state() for source in self.sources]
+        for k, source in enumerate(self.sources):
+            if self.states is None:
+                source.manual_seed(self.seed)
+            else:
+                source.set_state(self.states[k])
+        try:
+            yield
+        finally:
+            self.states = [source.get_state() for source in self.sources]
+            for source, state in zip(self.sources, caller, strict=True):
+                source.set_state(state)
+
+
+class Diverged(RuntimeError):
+    """The loss stopped being a number."""
+
+
+class Trainer:
+    """Trains a built method; owns device, precision, random streams, records and checkpoints.
+
+    val: rows with NOISY labels held out for selection. monitor: called after each validated epoch
+    for figures that are only recorded (test accuracy), never used. weights: how often each row is
+    drawn, relative to the others.
+    """
+
+    def __init__(
+        self,
+        method: nn.Module,
+        recipe: Recipe,
+        *,
+        val: Data | None = None,
+        weights: Tensor | None = None,
+        folder: Path | None = None,
+        resume: bool = False,
+        monitor: Callable[[Trainer], Record] | None = None,
+        on_record: Callable[[Record], None] = lambda record: None,
+        checkpoint_every: float = 0.0,
+    ) -> None:
+        self.method, self.recipe, self.val, self.weights = method, recipe, val, weights
+        self.folder, self.monitor, self.on_record = folder, monitor, on_record
+        self.checkpoint_every, self._saved_at = checkpoint_every, time.monotonic()
+        self.device = choose_device(recipe.device)
+        on_cuda = self.device.type == "cuda"
+        bfloat16 = recipe.precision == "bfloat16" or (recipe.precision == "auto" and on_cuda)
+        self.dtype = torch.bfloat16 if bfloat16 else torch.float32
+        self.history: History = []
+        self.notes: list[str] = []  # what the user should know, such as a fall-back
+        self.data: Data | None = None  # the rows given to fit: only theirs have an index
+        self._resident: dict[int, tuple[Data, Data]] = {}
+        self._count = 0
+        self.resume = resume
+        self._checkpoint = checkpoint.newest(self._paths()) if folder and resume else None
+        if self._checkpoint:
+            self._count = self._checkpoint[1]["count"]
+            self.history = self._checkpoint[1]["history"]
+
+    # ---- training ---------------------------------------------------------------------------
+
+    def train(self, stage: str, loss: Loss, params: Any, data: Data, **options: Any) -> History:
+        """Run all epochs of a stage; keeps the last, or the best by noisy validation."""
+        return list(self.epochs(stage, loss, params, data, **options))
+
+    def epochs(
+        self,
+        stage: str,
+        loss: Loss,
+        params: Any,
+        data: Data,
+        *,
+        epochs: int | None = None,
+        lr: float | None = None,
+        rows: Index | None = None,
+        validate: bool = True,
+        recipe: Recipe | None = None,
+    ) -> Iterator[Record]:
+        """Train, and yield a record after every epoch; code between two epochs may change state.
+
+        rows: an index of `data`, a dict of named streams (then `loss` gets a dict of batches, and
+        the first stream sets the length of an epoch), or a function asked before every epoch.
+        """
+        recipe = recipe or self.recipe
+        recipe = replace(recipe, epochs=epochs or recipe.epochs, lr=recipe.lr if lr is None else lr)
+        if self._skip(stage):
+            return
+        run = _Stage(self, stage, loss, params, data, recipe, rows)
+        best = _Best(recipe, self.val is not None and validate)
+        start = self._resume(run, best)
+        last = self._state()
+        for epoch in range(start, recipe.epochs):
+            if best.stale:
+                break
+            began = time.perf_counter()
+            try:
+                with run.random():
+                    mean_loss = run.epoch(epoch)
+                record: Record = {"stage": stage, "epoch": epoch + 1, "epochs": recipe.epochs}
+                record |= {"loss": mean_loss, "lr": recipe.lr * run.factor}
+                record["train_seconds"] = round(time.perf_counter() - began, 4)
+                if validate:
+                    with run.averaged():
+                        record |= self._validate()
+                        best.see(record, self._state)
+            except (KeyboardInterrupt, Diverged):
+                self._load_state(last)  # the last whole epoch
+                raise
+            record["seconds"] = round(time.perf_counter() - began, 4)
+            self.history.append(record)
+            self.on_record(record)
+            yield record
+            last = self._state()
+            if epoch + 1 < recipe.epochs:
+                self._save(run, best, epoch + 1)
+        run.adopt_average()
+        if recipe.keep != "last" and best.state is not None:
+            self._load_state(best.state)
+        self._save_stage(stage)
+
+    def _validate(self) -> Record:
+        record = self.score(self.val, noisy=True) if self.val is not None else {}
+        record = {f"val_{name}": value for name, value in record.items()}
+        return record | (self.monitor(self) if self.monitor else {})
+
+    def score(self, data: Data, noisy: bool = False) -> Record:
+        """Accuracy and log loss of `data.y`, under the posterior of the observed or clean label.
+
+        Summed up row by row, so that pixel labels need no [N, H, W, K].
+        """
+        method = cast(Any, self.method)
+        proba = method.noisy_proba if noisy else method.predict_proba
+        sums = self.map(lambda batch: _scores(proba(batch.x), batch.y), data).sum(0)
+        right, loss, count = sums.tolist()
+        return {"accuracy": right / max(count, 1), "nll": loss / max(count, 1)}
+
+    # ---- whole passes over data ---------------------------------------------------------------
+
+    @torch.no_grad()
+    def map(self, fn: Callable[[Batch], Tensor], data: Data) -> Tensor:
+        """fn over all rows, in eval mode without gradients, in row order, on the device."""
+        was_training = self.method.training
+        self.method.eval()
+        seen = data is self.data
+        size = 1024 if self.device.type == "cuda" else 256
+        parts = []
+        try:
+            for index in torch.arange(len(data)).split(size):
+                batch = self.batch(data, index.to(self.device))
+                if not seen:
+                    batch = batch._replace(index=torch.full_like(batch.index, -1))
+                with self.autocast():
+                    parts.append(fn(batch))
+        finally:
+            self.method.train(was_training)
+        return torch.cat(parts)
+
+    def cached(self, stage: str, inputs: Any, fn: Callable[[], Tensor]) -> Tensor:
+        """fn(), kept in the run folder under the hash of its inputs: resuming does not redo it."""
+        if self.folder is None:
+            return fn()
+        path = self.folder / "cache" / f"{stage}-{_hash(inputs)}.safetensors"
+        if path.exists():
+            return checkpoint.load(path)[0]["value"].to(self.device)
+        value = fn()
+        checkpoint.save(path, {"value": value}, {})
+        return value
+
+    def batch(self, data: Data, index: Tensor) -> Batch:
+        """These rows as the methods see them: x float, images in [0, 1]."""
+        data = self._on_device(data)
+        if isinstance(data.x, Tensor):
+            return Batch(self._as_input(data.x[index]), data.y[index], index)
+        x = data.x[index.cpu()].to(self.device, non_blocking=True)
+        return Batch(self._as_input(x), data.y[index], index)
+
+    def _as_input(self, x: Tensor) -> Tensor:
+        x = x.float().div(255) if x.dtype == torch.uint8 else x.float()
+        channels_last = x.dim() == 4 and self.device.type == "cuda"
+        return x.contiguous(memory_format=torch.channels_last) if channels_last else x
+
+    def _on_device(self, data: Data) -> Data:
+        if id(data) not in self._resident:
+            x = data.x.to(self.device) if isinstance(data.x, Tensor) else data.x
+            moved = replace(data.without_clean(), x=x, y=data.y.to(self.device))
+            self._resident[id(data)] = (data, moved)  # holds `data`, so that its id stays its own
+        return self._resident[id(data)][1]
+
+    def autocast(self) -> Any:
+        if self.dtype == torch.float32:
+            return nullcontext()
+        # no cache of casted weights: a captured step must cast them anew at every replay
+        return torch.autocast(self.device.type, dtype=self.dtype, cache_enabled=False)
+
+    # ---- state, checkpoints, resuming -----------------------------------------------------------
+
+    def _state(self) -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in self.method.state_dict().items()}
+
+    def _load_state(self, state: Mapping[str, Tensor]) -> None:
+        self.method.load_state_dict(state)  # copies in place: captured steps keep their addresses
+
+    def _paths(self) -> list[Path]:
+        return [self.folder / f"checkpoint-{k}.safetensors" for k in (0, 1)] if self.folder else []
+
+    def _save(self, run: _Stage, best: _Best, epoch: int) -> None:
+        if not self.folder or time.monotonic() - self._saved_at < self.checkpoint_every:
+            return
+        self._count += 1
+        tensors = {f"method.{name}": value for name, value in self.method.state_dict().items()}
+        tensors |= run.state()
+        tensors |= {f"best.{name}": value for name, value in (best.state or {}).items()}
+        meta = {"count": self._count, "stage": run.stage, "epoch": epoch, "history": self.history}
+        meta |= {"best": best.value, "since": best.since}
+        checkpoint.save(self._paths()[self._count % 2], tensors, meta)
+        self._saved_at = time.monotonic()
+
+    def _resume(self, run: _Stage, best: _Best) -> int:
+        """Put back what the checkpoint of this stage holds; returns the epoch to go on with."""
+        if self._checkpoint is None or self._checkpoint[1]["stage"] != run.stage:
+            return 0
+        tensors, meta = self._checkpoint
+        self._checkpoint = None
+        self._load_state(_under("method.", tensors))
+        best.value, best.since = meta["best"], meta["since"]
+        best.state = _under("best.", tensors) or None
+        run.load_state(tensors)
+        return meta["epoch"]
+
+    def _stage_path(self, stage: str) -> Path | None:
+        return self.folder / "stages" / f"{stage}.safetensors" if self.folder else None
+
+    def _save_stage(self, stage: str) -> None:
+        """The state at a stage's end: a resumed pipeline runs its code again, not its training."""
+        if path := self._stage_path(stage):
+            checkpoint.save(path, self.method.state_dict(), {"history": self.history})
+
+    def _skip(self, stage: str) -> bool:
+        path = self._stage_path(stage)
+        if not self.resume or path is None or not path.exists():
+            return False
+        tensors, meta = checkpoint.load(path)
+        self._load_state(tensors)
+        if len(meta["history"]) > len(self.history):
+            self.history = meta["history"]
+        return True
+
+
+def _scores(probs: Tensor, y: Tensor) -> Tensor:
+    """[B, 3]: per row, how many labels are right, their log losses, how many count."""
+    probs, known = probs.float(), y >= 0
+    chosen = probs.gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    losses = -chosen.clamp(min=1e-12).log() * known
+    right = (probs.argmax(-1) == y) & known
+    return torch.stack([t.double().flatten(1).sum(1) if t.dim() > 1 else t.double()
+                        for t in (right, losses, known)], dim=1)
+
+
+class _Best:
+    """The best epoch by noisy validation, and how long ago it was."""
+
+    def __init__(self, recipe: Recipe, active: bool) -> None:
+        self.recipe, self.active = recipe, active
+        self.value: float | None = None
+        self.since = 0
+        self.state: dict[str, Tensor] | None = None
+
+    def see(self, record: Record, state: Callable[[], dict[str, Tensor]]) -> None:
+        if not self.active or (self.recipe.keep == "last" and not self.recipe.patience):
+            return
+        by_nll = self.recipe.keep == "best_nll"
+        value = -record["val_nll"] if by_nll else record["val_accuracy"]
+        if self.value is None or value > self.value:
+            self.value, self.since, self.state = value, 0, state()
+        else:
+            self.since += 1
+
+    @property
+    def stale(self) -> bool:
+        return bool(self.recipe.patience) and self.since >= self.recipe.patience
+
+
+class _Stage:
+    """One stage's optimisers, streams and step."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        stage: str,
+        loss: Loss,
+        params: Any,
+        data: Data,
+        recipe: Recipe,
+        rows: Index | None,
+    ) -> None:
+        self.trainer, self.stage, self.loss, self.recipe = trainer, stage, loss, recipe
+        self.data, self.rows = data, rows
+        device = trainer.device
+        groups = [group if isinstance(group, dict) else {"params": [group]} for group in params]
+        self.groups = [group | {"params": list(group["params"])} for group in _merge(groups)]
+        self.params = [p for group in self.groups for p in group["params"]]
+        self.optimizers = _optimizers(self.groups, recipe, device)
+        self.order = recipe.generator("order", stage)
+        self.random = RandomState(recipe.seed_of("order", stage + "/global"), device)
+        generator = recipe.generator("order", stage + "/step", device)
+        augment = make_augment(recipe.augment, data.shape)
+        self.step_info = Step(
+            epoch=torch.zeros((), device=device),
+            epochs=recipe.epochs,
+            generator=generator,
+            augment=lambda *xy: augment(*xy, generator=generator),
+        )
+        self.average = [p.detach().clone() for p in self.params] if recipe.ema else []
+        self.total = torch.zeros((), device=device)  # of the losses of an epoch
+        self.done = torch.zeros((), device=device)  # steps of the epoch
+        self.first_bad = torch.zeros((), device=device)  # the first step without a finite loss
+        self.factor, self.beta1 = 1.0, None  # type: ignore[assignment]
+        self.beta1: float | None
+        self.graph: _Graph | None = None
+
+    def epoch(self, epoch: int) -> float:
+        """One pass over the rows; returns the mean loss. The host waits once, at the end."""
+        trainer, method = self.trainer, self.trainer.method
+        method.train()
+        self._set_rates(epoch)
+        self.step_info.epoch.fill_(epoch)
+        for counter, value in ((self.total, 0.0), (self.done, 0.0), (self.first_bad, math.inf)):
+            counter.fill_(value)
+        step = self._step()
+        for inputs in self._inputs():
+            step(inputs)
+        mean, bad = (self.total / self.done).item(), self.first_bad.item()
+        if not math.isinf(bad):
+            raise Diverged(
+                f"the loss was not a finite number in epoch {epoch + 1}, batch {int(bad) + 1} of "
+                f"stage {self.stage!r}; try a lower learning rate (now {self.recipe.lr:g}) or "
+                "gradient clipping (--clip 1)"
+            )
+        return mean
+
+    def _step(self) -> Callable[[Any], None]:
+        trainer = self.trainer
+        if trainer.device.type != "cuda" or not self.recipe.graph:
+            return self._update
+        if not getattr(trainer.method, "graphable", True):
+            return self._update
+        if self.graph is None:
+            self.graph = _Graph(self)
+        return self.graph
+
+    def _update(self, inputs: Any) -> None:
+        """One step of training: batch, loss, gradient, update."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        with self.trainer.autocast():
+            value = self.loss(self._batch(inputs), self.step_info)
+        value.backward()
+        if self.recipe.clip:
+            for group in self.groups:
+                nn.utils.clip_grad_norm_(group["params"], self.recipe.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if self.average:
+            torch._foreach_lerp_(self.average, self.params, 1 - self.recipe.ema)
+        value = value.detach()
+        self.total += value
+        here = torch.where(value.isfinite(), torch.full_like(self.done, math.inf), self.done)
+        torch.minimum(self.first_bad, here, out=self.first_bad)
+        self.done += 1
+
+    def _batch(self, inputs: Any) -> Any:
+        if isinstance(inputs, Batch):  # read lazily: already here
+            return inputs._replace(x=self.trainer._as_input(inputs.x))
+        if isinstance(inputs, Tensor):
+            return self.trainer.batch(self.data, inputs)
+        return {name: self.trainer.batch(self.data, index) for name, index in inputs.items()}
+
+    # ---- which rows ---------------------------------------------------------------------------
+
+    def _inputs(self) -> Iterator[Any]:
+        """The batches of one epoch: row numbers on the device, or what a lazy reader read."""
+        rows = self.rows() if callable(self.rows) else self.rows
+        if rows is None:
+            rows = torch.arange(len(self.data))
+        if isinstance(rows, Mapping):
+            yield from self._streams(rows)
+            return
+        batches = self._batches(torch.as_tensor(rows))
+        if self.data.lazy:
+            yield from self._read(batches)
+        else:
+            yield from torch.stack(batches).to(self.trainer.device)
+
+    def _batches(self, rows: Tensor) -> list[Tensor]:
+        """Shuffled batches of one size, so that one captured step serves them all.
+
+        Fewer rows than a batch sit an epoch out (other ones each time); where that would be more
+        than one row in twenty, the batches shrink instead.
+        """
+        if len(rows) == 0:
+            raise ValueError(f"stage {self.stage!r} was given no rows to train on")
+        drawn = self._draw(rows.cpu())
+        size, n = min(self.recipe.batch_size, len(drawn)), len(drawn)
+        if n % size > n / 20:
+            size = n // math.ceil(n / size)
+        return list(drawn[: n - n % size].split(size))
+
+    def _draw(self, rows: Tensor) -> Tensor:
+        """A shuffle of the rows; with weights, row i stands in it about n w_i / sum(w) times.
+
+        Systematic resampling: the count of a row is that number rounded down or up, so that unit
+        weights are a plain shuffle and a weight of 0 is a row left out.
+        """
+        n = len(rows)
+        shuffled = rows[torch.randperm(n, generator=self.order)]
+        weights = self._weights(shuffled)
+        if weights is None:
+            return shuffled
+        ends = weights.double().cumsum(0) * (n / weights.double().sum())
+        ticks = torch.arange(n) + torch.rand((), generator=self.order, dtype=torch.float64)
+        drawn = shuffled[torch.searchsorted(ends, ticks, right=True).clamp(max=n - 1)]
+        return drawn[torch.randperm(n, generator=self.order)]
+
+    def _weights(self, rows: Tensor) -> Tensor | None:
+        weights = None if self.trainer.weights is None else self.trainer.weights[rows]
+        if self.recipe.balance:
+            y = self.data.y[rows]
+            if y.dim() > 1:
+                raise BadInput("balance needs one label a row; pixel labels have many")
+            each = 1 / torch.bincount(y, minlength=self.data.num_classes).clamp(min=1).double()
+            weights = each[y] if weights is None else weights * each[y]
+        return weights
+
+    def _streams(self, rows: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        device = self.trainer.device
+        batches = {name: torch.stack(self._batches(index)) for name, index in rows.items()}
+        length = len(next(iter(batches.values())))
+        for k in range(length):
+            yield {name: b[k % len(b)].to(device) for name, b in batches.items()}
+
+    def _read(self, batches: list[Tensor]) -> Iterator[Batch]:
+        """Worker processes read ahead through the same x[index]."""
+        reader = _Reader(self.data, batches)
+        loader: Any = torch.utils.data.DataLoader(
+            reader,
+            batch_size=None,
+            num_workers=self.recipe.workers,
+            pin_memory=self.trainer.device.type == "cuda",
+            generator=torch.Generator(),
+        )
+        for x, y, index in loader:
+            yield Batch(*(t.to(self.trainer.device, non_blocking=True) for t in (x, y, index)))
+
+    # ---- rates, averages, state -----------------------------------------------------------------
+
+    def _set_rates(self, epoch: int) -> None:
+        self.factor, beta1 = learning_rate(self.recipe.schedule, epoch, self.recipe.epochs)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                rate = group["base_lr"] * self.factor
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = rate
+                if beta1 is not None and "betas" in group:
+                    group["betas"] = (beta1, group["betas"][1])
+        if beta1 != self.beta1:
+            self.graph = None  # a captured step holds its betas as constants
+        self.beta1 = beta1
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Evaluate with the averaged weights; without EMA with the weights as they are."""
+        if not self.average:
+            yield
+            return
+        own = [p.detach().clone() for p in self.params]
+        self.adopt_average()
+        yield
+        torch._foreach_copy_([p.data for p in self.params], own)
+
+    def adopt_average(self) -> None:
+        if self.average:
+            torch._foreach_copy_([p.data for p in self.params], self.average)
+
+    def state(self) -> dict[str, Tensor]:
+        tensors = {"order": self.order.get_state(), "step": self.step_info.generator.get_state()}
+        for k, state in enumerate(self.random.states or []):
+            tensors[f"random.{k}"] = state
+        for k, value in enumerate(self.average):
+            tensors[f"average.{k}"] = value
+        for k, p in enumerate(self.params):
+            for optimizer in self.optimizers:
+                for key, value in optimizer.state.get(p, {}).items():
+                    if isinstance(value, Tensor):
+                        tensors[f"optimizer.{k}.{key}"] = value
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        self.order.set_state(tensors["order"])
+        self.step_info.generator.set_state(tensors["step"])
+        self.random.states = list(_under("random.", tensors).values())
+        for own, value in zip(self.average, _under("average.", tensors).values(), strict=True):
+            own.copy_(value)
+        owner = {p: o for o in self.optimizers for g in o.param_groups for p in g["params"]}
+        for name, value in _under("optimizer.", tensors).items():
+            k, key = name.split(".", 1)
+            p = self.params[int(k)]
+            owner[p].state[p][key] = value.to(p.device)
+
+
+class _Graph:
+    """The whole step as one CUDA graph: the first steps run eagerly, the rest are replays.
+
+    The warm-up steps are real steps of training, so nothing has to be undone, and capturing
+    executes nothing: eager and captured training walk through the same states.
+    """
+
+    WARM_UP = 3
+
+    def __init__(self, stage: _Stage) -> None:
+        self.stage, self.count = stage, 0
+        self.stream = torch.cuda.Stream()
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.failed = False
+        self.static: Any = None
+
+    def __call__(self, inputs: Any) -> None:
+        if self.failed:
+            self.stage._update(inputs)
+        elif self.graph is not None:
+            _copy(inputs, self.static)
+            self.graph.replay()
+        elif self.count < self.WARM_UP:
+            self.count += 1
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.stage._update(inputs)
+            torch.cuda.current_stream().wait_stream(self.stream)
+        else:
+            self._capture(inputs)
+            self(inputs)
+
+    def _capture(self, inputs: Any) -> None:
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.stage.step_info.generator)
+        self.static = _clone(inputs)
+        for optimizer in self.stage.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                self.stage._update(self.static)
+        except RuntimeError as error:
+            self.failed = True
+            reason = str(error).strip().splitlines()[0]
+            self.stage.trainer.notes.append(
+                f"stage {self.stage.stage!r} runs step by step: its step cannot be captured as a "
+                f"CUDA graph ({reason})"
+            )
+            return
+        self.graph = graph
+
+
+def _clone(inputs: Any) -> Any:
+    if isinstance(inputs, Tensor):
+        return inputs.clone()
+    if isinstance(inputs, Batch):
+        return Batch(*(t.clone() for t in inputs))
+    return {name: index.clone() for name, index in inputs.items()}
+
+
+def _copy(inputs: Any, static: Any) -> None:
+    if isinstance(inputs, Tensor):
+        static.copy_(inputs)
+    elif isinstance(inputs, Batch):
+        for own, value in zip(static, inputs, strict=True):
+            own.copy_(value, non_blocking=True)
+    else:
+        for name, index in inputs.items():
+            static[name].copy_(index)
+
+
+class _Reader(torch.utils.data.Dataset[Any]):
+    """Batches of a lazy data set for the worker processes."""
+
+    def __init__(self, data: Data, batches: Sequence[Tensor]) -> None:
+        self.data, self.batches = data, batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        index = self.batches[k]
+        return self.data.x[index], self.data.y[index], index
+
+
+def _merge(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bare parameters become one group."""
+    bare = [p for group in groups if group.keys() == {"params"} for p in group["params"]]
+    own = [group for group in groups if group.keys() != {"params"}]
+    return ([{"params": bare}] if bare else []) + own
+
+
+def _optimizers(
+    groups: list[dict[str, Any]], recipe: Recipe, device: torch.device
+) -> list[torch.optim.Optimizer]:
+    """One optimiser for each kind that the groups name; the recipe's where a group names none."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for group in groups:
+        rate = float(group.get("lr", recipe.lr))
+        on_cuda = device.type == "cuda"
+        own = {
+            "params": group["params"],
+            "base_lr": rate,
+            # a tensor, so that a captured step follows the schedule
+            "lr": torch.tensor(rate, device=device) if on_cuda else rate,
+            "weight_decay": group.get("weight_decay", recipe.weight_decay),
+        }
+        kind = group.get("optimizer", recipe.optimizer)
+        momentum = group.get("momentum", recipe.momentum)
+        if kind == "sgd":
+            own |= {"momentum": momentum, "nesterov": momentum > 0}
+        else:
+            own |= {"betas": (momentum, 0.999), "capturable": on_cuda}
+        kinds.setdefault(kind, []).append(own)
+    make: dict[str, Any] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
+    return [make[kind](own, lr=recipe.lr, fused=True) for kind, own in kinds.items()]
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The entries below a prefix, in order; numbered ones by number."""
+    found = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+    number = all(k.isdigit() for k in found)
+    return dict(sorted(found.items(), key=lambda item: int(item[0]))) if number else found
+
+
+def _hash(inputs: Any) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+
+    def feed(value: Any) -> None:
+        if isinstance(value, Tensor):
+            digest.update(str((value.dtype, tuple(value.shape))).encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        elif isinstance(value, Mapping):
+            for key in sorted(value):
+                digest.update(str(key).encode())
+                feed(value[key])
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                feed(item)
+        else:
+            digest.update(json.dumps(value, sort_keys=True).encode())
+
+    feed(inputs)
+    return digest.hexdigest()

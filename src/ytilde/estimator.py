@@ -1,0 +1,370 @@
+"""Classifier: every method as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.model_selection import StratifiedKFold
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from . import checkpoint
+from .data import IGNORE, BadInput, Batch, Data
+from .engine import History, Record, Recipe, Trainer, choose_device, default_recipe
+from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
+from .transition import confident_joint
+
+if TYPE_CHECKING:
+    from .auditing import Audit
+
+
+class Classifier(ClassifierMixin, BaseEstimator):
+    """A classifier that survives wrong labels, and knows which ones they are.
+
+    method: a name (see `list_methods()`) or an unbuilt Method. backbone: a name, "auto", or your
+    own nn.Module that returns features. What is left at None is chosen by the kind of data.
+    X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]). y: ints or strings.
+    """
+
+    def __init__(
+        self,
+        method: str | Method = "elr",
+        backbone: str | nn.Module = "auto",
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        optimizer: str | None = None,
+        lr: float | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        schedule: str | None = None,
+        augment: str | None = None,
+        precision: str = "auto",
+        ema: float = 0.0,
+        clip: float = 0.0,
+        val: float = 0.0,
+        keep: str = "last",
+        patience: int = 0,
+        balance: bool = False,
+        random_state: int | np.random.RandomState | None = 0,
+        device: str = "auto",
+    ) -> None:
+        self.method = method
+        self.backbone = backbone
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.lr = lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.augment = augment
+        self.precision = precision
+        self.ema = ema
+        self.clip = clip
+        self.val = val
+        self.keep = keep
+        self.patience = patience
+        self.balance = balance
+        self.random_state = random_state
+        self.device = device
+
+    # ---- fitting ------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Classifier:
+        """Train on labels that may be wrong. Ctrl-C keeps the model of the last whole epoch."""
+        x, given = self._check_training(X, y)
+        classes = unique_labels(given) if given.ndim == 1 else np.unique(given[given != IGNORE])
+        if len(classes) < 2:
+            raise BadInput(f"y holds one class only ({classes!r}); a classifier needs at least two")
+        labels = torch.from_numpy(np.searchsorted(classes, given))
+        if given.ndim > 1:
+            labels[torch.from_numpy(given == IGNORE)] = IGNORE
+        data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+        self.fit_data(data, weights=self._check_weights(sample_weight, len(data)))
+        self.classes_ = classes
+        return self
+
+    def fit_data(
+        self,
+        data: Data,
+        *,
+        weights: Tensor | None = None,
+        on_record: Callable[[Record], None] = lambda record: None,
+        **options: Any,
+    ) -> Trainer | None:
+        """Fit on a Data (which may be lazy); `options` are those of `fit_method`.
+
+        Returns the trainer, or None if Ctrl-C ended the fit early.
+        """
+        recipe = self._recipe(data)
+        self.classes_ = np.asarray(data.names or range(data.num_classes))
+        self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
+        self.method_ = self._new_method()
+        self.recipe_, self._backbone_ = recipe, backbone_name(data, self.backbone)
+        self.history_: History = []
+
+        def record(line: Record) -> None:
+            self.history_.append(line)
+            on_record(line)
+
+        options |= {"backbone": self._backbone_, "weights": weights, "on_record": record}
+        trainer = None
+        try:
+            trainer = fit_method(self.method_, data, recipe, **options)
+            self.history_ = trainer.history
+        except KeyboardInterrupt:
+            if not self.history_:
+                raise  # nothing to keep
+            warnings.warn("fit was interrupted: the model of the last whole epoch is kept")
+        self.interrupted_ = trainer is None
+        self.method_.eval()
+        self._class_transition_ = self._estimate_transition(data)
+        return trainer
+
+    def _new_method(self) -> Method:
+        if isinstance(self.method, Method):
+            return type(self.method)(**self.method.get_params())
+        return create(self.method)
+
+    def _recipe(self, data: Data) -> Recipe:
+        names = ("epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule")
+        names += ("augment", "precision", "ema", "clip", "val", "keep", "patience", "balance")
+        own = {name: getattr(self, name) for name in (*names, "device")}
+        seed = self.random_state
+        if not isinstance(seed, (int, np.integer, type(None))):
+            seed = seed.randint(2**31 - 1)
+        elif seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        return default_recipe(data.shape, len(data), data.y.dim() > 1, seed=int(seed), **own)
+
+    def _check_training(self, X: Any, y: ArrayLike) -> tuple[Tensor, NDArray[Any]]:
+        if _ndim(X) > 2:
+            given = np.asarray(y)
+            x = as_images(X)
+            if given.shape not in ((len(x),), (len(x), *x.shape[2:])):
+                raise BadInput(
+                    f"y must hold one label for each of the {len(x)} rows of X (or for each of "
+                    f"their pixels), not an array of shape {given.shape}"
+                )
+            if given.ndim > 1:
+                return x, given
+        else:
+            X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+            table, given = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
+            x = torch.from_numpy(np.ascontiguousarray(table))
+        check_classification_targets(given)
+        return x, given
+
+    def _check_weights(self, sample_weight: ArrayLike | None, n: int) -> Tensor | None:
+        if sample_weight is None:
+            return None
+        weights = torch.as_tensor(np.asarray(sample_weight, dtype=np.float64))
+        if weights.shape != (n,) or (weights < 0).any() or not weights.isfinite().all():
+            raise BadInput(f"sample_weight must hold {n} finite numbers that are not negative")
+        if weights.sum() <= 0:
+            raise BadInput("sample_weight must not be zero everywhere")
+        return weights
+
+    # ---- predicting ---------------------------------------------------------------------------
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """The clean posterior [N, K]; columns in the order of `classes_`."""
+        return self._map(lambda batch: self.method_.predict_proba(batch.x), X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        best = self.predict_proba(X).argmax(-1)
+        return self.classes_[best]
+
+    def noisy_proba(self, X: Any) -> NDArray[np.float32]:
+        """The posterior of the label that would be observed, noise included [N, K]."""
+        return self._map(lambda batch: self.method_.noisy_proba(batch.x), X)
+
+    def transition_matrix(self, X: Any) -> NDArray[np.float32]:
+        """T [N, K, K]: T[n, i, j] = P(given j | true i, x_n); rows sum to 1.
+
+        A method without a T of its own gets the class-level one that its predictions and the
+        training labels imply (the same for every row).
+        """
+
+        def of(batch: Batch) -> Tensor:
+            T = self.method_.transition(batch)
+            T = self._class_transition_.to(batch.x.device) if T is None else T
+            return T.expand(len(batch.x), *T.shape[-2:])
+
+        return self._map(of, X)
+
+    def uncertainty(self, X: Any) -> NDArray[np.float32]:
+        """Aleatoric uncertainty, one number a row: how far the label is from being determined.
+
+        The head's predicted variance, or the entropy of the observed label where it has none.
+        """
+
+        def of(batch: Batch) -> Tensor:
+            value = self.method_.uncertainty(batch.x)
+            if value is not None:
+                return value
+            p = self.method_.noisy_proba(batch.x)
+            return -torch.special.xlogy(p, p).sum(-1)
+
+        return self._map(of, X)
+
+    def _map(self, fn: Any, X: Any) -> NDArray[np.float32]:
+        check_is_fitted(self)
+        if not isinstance(X, Data):
+            x = self._check_inputs(X)
+            X = Data(x, torch.zeros(len(x), dtype=torch.int64), len(self.classes_))
+        if X.shape != self.shape_:
+            raise BadInput(f"the inputs have shape {X.shape}, the training data had {self.shape_}")
+        return self._trainer().map(fn, X).float().cpu().numpy()
+
+    def _trainer(self) -> Trainer:
+        return Trainer(self.method_, self.recipe_)
+
+    def _check_inputs(self, X: Any) -> Tensor:
+        if len(self.shape_) > 1:
+            return as_images(X)
+        X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+        table = validate_data(self, X, dtype=np.float32, reset=False)
+        return torch.from_numpy(np.ascontiguousarray(table))
+
+    # ---- auditing -----------------------------------------------------------------------------
+
+    def audit(self, X: Any, y: ArrayLike, folds: int = 5) -> Audit:
+        """Which labels are wrong, and what they should be.
+
+        folds: every label is judged by a model that never saw it (`folds` fits of this estimator).
+        0: by this fitted model, once; cheaper, but a label it was trained on looks better.
+        """
+        from .auditing import audit
+
+        given = np.asarray(y)
+        classes = np.unique(given) if folds else self.classes_
+        labels = np.searchsorted(classes, given)
+        names = tuple(str(c) for c in classes)
+        if folds == 0:
+            check_is_fitted(self)
+            T = self._own_transition(X)
+            found = audit(self.predict_proba(X), labels, transition=T, names=names)
+            found.notes.append("in-sample: the model that judged the labels was trained on them")
+            return found
+        if min(np.bincount(labels)) < folds:
+            raise BadInput(
+                f"a class has fewer than {folds} rows; use folds={max(2, min(np.bincount(labels)))}"
+            )
+        probs = np.zeros((len(given), len(classes)), np.float32)
+        T = None
+        seed = self.random_state if isinstance(self.random_state, int) else 0
+        parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
+        for train, held in parts.split(np.zeros(len(given)), labels):
+            fitted = clone(self).fit(_rows(X, train), given[train])
+            probs[held] = fitted.predict_proba(_rows(X, held))
+            own = fitted._own_transition(_rows(X, held))
+            if own is not None:
+                T = np.zeros((len(given), len(classes), len(classes)), np.float32) if T is None else T
+                T[held] = own
+        return audit(probs, labels, transition=T, names=names)
+
+    def _own_transition(self, X: Any) -> NDArray[np.float32] | None:
+        """T(x) where the method has one of its own."""
+        device = choose_device(self.device)
+        with torch.no_grad():
+            known = self.method_.transition(unseen(torch.zeros(1, *self.shape_, device=device)))
+        return None if known is None else self.transition_matrix(X)
+
+    def _estimate_transition(self, data: Data) -> Tensor:
+        K = data.num_classes
+        if data.y.dim() > 1:
+            return torch.eye(K)  # of pixels: not estimated
+        probs = self._trainer().map(lambda batch: self.method_.predict_proba(batch.x), data)
+        return confident_joint(probs, data.y.to(probs.device)).T.float().cpu()
+
+    # ---- files --------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """One safetensors file with a JSON header; no pickle."""
+        check_is_fitted(self)
+        params = self.get_params(deep=False)
+        params |= {"method": None, "random_state": None}
+        # a network of the user's own is not written: Classifier.load takes it again
+        params["backbone"] = self._backbone_ if isinstance(self._backbone_, str) else None
+        meta = {
+            "kind": "classifier",
+            "method": self.method_.name,
+            "fields": self.method_.get_params(),
+            "params": params,
+            "classes": self.classes_.tolist(),
+            "shape": list(self.shape_),
+            "num_train": self.method_.spec.num_train,
+            "n_features_in": self.n_features_in_,
+            "feature_names": getattr(self, "feature_names_in_", np.array([])).tolist(),
+        }
+        tensors = {f"method.{name}": t for name, t in self.method_.state_dict().items()}
+        checkpoint.save(Path(path), tensors | {"transition": self._class_transition_}, meta)
+
+    @classmethod
+    def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Classifier:
+        tensors, meta = checkpoint.load(Path(path))
+        if meta.get("kind") != "classifier":
+            raise BadInput(f"{path} holds no classifier; it was not written by Classifier.save")
+        if meta["params"]["backbone"] is None and backbone is None:
+            raise BadInput(f"{path} was trained with a network of yours; pass it as backbone=")
+        self = cls(**(meta["params"] | {"method": create(meta["method"], **meta["fields"])}))
+        self.backbone = backbone or meta["params"]["backbone"]
+        self.classes_ = np.asarray(meta["classes"])
+        self.shape_, self.n_features_in_ = tuple(meta["shape"]), meta["n_features_in"]
+        if meta["feature_names"]:
+            self.feature_names_in_ = np.asarray(meta["feature_names"], dtype=object)
+        self._backbone_ = self.backbone
+        shape = (meta["num_train"], *self.shape_)
+        labels = torch.zeros((), dtype=torch.int64).expand(shape[0])
+        blank = Data(torch.zeros(()).expand(shape), labels, len(self.classes_))
+        self.recipe_ = self._recipe(blank)
+        self.history_, self.interrupted_ = [], False
+        self._class_transition_ = tensors.pop("transition")
+        self.method_ = self._new_method()
+        spec = make_spec(blank.rows(torch.arange(2)), self._backbone_, self.recipe_)
+        self.method_.build(replace(spec, num_train=meta["num_train"]))
+        self.method_.load_state_dict({k.removeprefix("method."): v for k, v in tensors.items()})
+        place(self.method_, choose_device(self.device))
+        self.method_.eval()
+        return self
+
+
+def as_images(X: Any) -> Tensor:
+    """Images as [N, C, H, W]: uint8, or float in [0, 1]; [N, H, W] and [N, H, W, 3] are put right."""
+    x = X.detach().cpu() if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(X))
+    if x.dim() == 3:
+        x = x[:, None]
+    if x.dim() != 4:
+        raise BadInput(f"X must be [N, D] features or [N, C, H, W] images, not {tuple(x.shape)}")
+    if x.shape[1] not in (1, 3, 4) and x.shape[-1] in (1, 3, 4):
+        x = x.permute(0, 3, 1, 2).contiguous()
+    if x.dtype == torch.uint8:
+        return x
+    x = x.float()
+    if not x.isfinite().all():
+        raise BadInput("X holds NaN or infinite values; remove or fill them")
+    if len(x) and (x.min() < 0 or x.max() > 1):
+        raise BadInput("image pixels must be uint8, or floats in [0, 1]; divide yours by 255")
+    return x
+
+
+def _ndim(X: Any) -> int:
+    return getattr(X, "ndim", None) or np.ndim(X)
+
+
+def _rows(X: Any, index: NDArray[np.int64]) -> Any:
+    if hasattr(X, "iloc"):
+        return X.iloc[index]
+    return X[torch.from_numpy(index)] if isinstance(X, Tensor) else np.asarray(X)[index]

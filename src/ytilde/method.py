@@ -1,0 +1,327 @@
+"""Method: what every noisy-label method answers. Net, the registry, and `fit_method`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .backbones import as_backbone, create_backbone, default_backbone
+from .data import BadInput, Batch, Data, Spec, Step
+from .engine import RandomState, Record, Recipe, Trainer
+from .heads import Head, Softmax, Upsampled
+from .losses import mean
+from .readers import split
+from .transition import noisy_posterior
+
+
+class Net(nn.Module):
+    """Normalisation, backbone, head: raw inputs ([0, 1] pixels) -> a distribution over labels."""
+
+    def __init__(self, spec: Spec, head: Head) -> None:
+        super().__init__()
+        self.register_buffer("mean", spec.mean.clone())
+        self.register_buffer("std", spec.std.clone())
+        self.backbone, self.head = spec.backbone(), head
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.backbone((x - self.mean) / self.std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean logits [..., K]."""
+        return self.head(self.features(x))
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        return self.head.log_probs(self.features(x))
+
+    def nll(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.head.nll(self.features(x), y)
+
+
+@dataclass(eq=False, repr=False)
+class Method(nn.Module):
+    """A method: its fields are its hyper-parameters; `build` makes all of its state.
+
+    A subclass overrides what differs from plain training: mostly `loss` or `head`.
+    """
+
+    name: ClassVar[str] = ""  # the registry's, set by `register`
+    graphable: ClassVar[bool] = True  # can its step be captured as a CUDA graph?
+    encoders: ClassVar[tuple[str, ...]] = ("net.backbone",)
+
+    def __new__(cls, *args: Any, **fields: Any) -> Method:
+        self = super().__new__(cls)
+        nn.Module.__init__(self)  # before the dataclass's __init__ sets the fields
+        return self
+
+    # ---- what a method may override -----------------------------------------------------------
+
+    def build(self, spec: Spec) -> None:
+        """Make the networks and all state; here one Net."""
+        self.spec = spec
+        self.net = self.new_net()
+
+    def head(self, dim: int, num_classes: int) -> Head:
+        return Softmax(dim, num_classes)
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """The scalar to minimise; here the head's mean negative log-likelihood of a random view."""
+        x, y = view(batch, step)
+        return mean(self.net.nll(x, y), y)
+
+    def param_groups(self) -> list[Any]:
+        """Parameters, or dicts with `params` and their own lr, optimizer, weight_decay."""
+        return list(self.parameters())
+
+    def fit(self, data: Data, trainer: Trainer) -> None:
+        trainer.train("main", self.loss, self.param_groups(), data)
+
+    def predict_proba(self, x: Tensor) -> Tensor:
+        """The clean posterior [B, ..., K]."""
+        return self.net.log_probs(x).exp()
+
+    def noisy_proba(self, x: Tensor) -> Tensor:
+        """The posterior of the observed label: p @ T(x), or p where there is no T."""
+        p = self.predict_proba(x)
+        T = self.transition(unseen(x))
+        return p if T is None else noisy_posterior(p, T)
+
+    def transition(self, batch: Batch) -> Tensor | None:
+        """T [K, K], or T(x) [B, K, K], or None. Rows with index -1 were not trained on."""
+        return None
+
+    def uncertainty(self, x: Tensor) -> Tensor | None:
+        """Aleatoric uncertainty, one number a row (or pixel); None if the head has none."""
+        variance = self.net.head.variance(self.net.features(x))
+        return None if variance is None else variance.sum(-1)
+
+    # ---- shared -------------------------------------------------------------------------------
+
+    def new_net(self) -> Net:
+        """Another network of the same kind, freshly initialised."""
+        spec = self.spec
+        head = self.head(spec.dim, spec.num_classes)
+        net = Net(spec, head)
+        stride = getattr(net.backbone, "stride", 1)
+        if stride > 1:
+            net.head = Upsampled(head, stride)
+        return net
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The log of the clean posterior; what an exported network computes."""
+        return self.predict_proba(x).clamp(min=1e-30).log()
+
+    @classmethod
+    def field_names(cls) -> list[str]:
+        return [field.name for field in dataclasses.fields(cls)]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The fields by name (scikit-learn's protocol)."""
+        return {name: getattr(self, name) for name in self.field_names()}
+
+    def set_params(self, **fields: Any) -> Method:
+        for name, value in fields.items():
+            _check_field(self.name, type(self), name)
+            setattr(self, name, value)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a generator cannot be copied; it serves only build and fit
+        state = dict(self.__dict__)
+        if "spec" in state:
+            state["spec"] = dataclasses.replace(state["spec"], generator=None)  # type: ignore[arg-type]
+        return state
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return f"{type(self).__name__}({shown})"
+
+
+def view(batch: Batch, step: Step) -> tuple[Tensor, Tensor]:
+    """One random view of the batch; pixel labels move with their pixels."""
+    if batch.y.dim() > 1:
+        x, y = step.augment(batch.x, batch.y)
+        return x, y
+    return step.augment(batch.x), batch.y
+
+
+def unseen(x: Tensor) -> Batch:
+    """Inputs that belong to no row of the training set."""
+    nothing = torch.full((len(x),), -1, device=x.device)
+    return Batch(x, nothing, nothing)
+
+
+# ---- the registry ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    cls: type[Method]
+    preset: dict[str, Any]
+
+
+_REGISTRY: dict[str, Entry] = {}
+M = TypeVar("M", bound=type[Method])
+
+
+def register(name: str, **preset: Any) -> Callable[[M], M]:
+    """Class decorator: the method, or one preset of its fields, under this name."""
+
+    def add(cls: M) -> M:
+        _REGISTRY[name] = Entry(name, cls, preset)
+        cls.name = cls.name if "name" in vars(cls) else name
+        return cls
+
+    return add
+
+
+def find_methods(package: str = "ytilde.methods") -> None:
+    """Import every file of the package, so that a new method is one new file."""
+    root = importlib.import_module(package)
+    for module in pkgutil.iter_modules(root.__path__):
+        importlib.import_module(f"{package}.{module.name}")
+
+
+def list_methods() -> list[str]:
+    find_methods()
+    return sorted(_REGISTRY)
+
+
+def lookup(name: str) -> Entry:
+    if name not in list_methods():
+        raise BadInput(unknown("method", name, list_methods()))
+    return _REGISTRY[name]
+
+
+def create(name: str, **fields: Any) -> Method:
+    """An unbuilt method by its registry name, with these fields."""
+    entry = lookup(name)
+    for field in fields:
+        _check_field(name, entry.cls, field)
+    return entry.cls(**(entry.preset | fields))
+
+
+def _check_field(name: str, cls: type[Method], field: str) -> None:
+    if field not in cls.field_names():
+        raise BadInput(unknown(f"field of {name}", field, cls.field_names()))
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """One sentence for a name that does not exist, with the near ones."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or list(known)
+    return f"unknown {what} {name!r}; " + (
+        f"did you mean {', '.join(near)}?" if known else "there are none"
+    )
+
+
+# ---- from data to a fitted method -------------------------------------------------------------------
+
+
+def make_spec(
+    data: Data, backbone: str | nn.Module | Callable[[], nn.Module], recipe: Recipe
+) -> Spec:
+    """What the method may know: sizes, a factory of backbones, the inputs' mean and sd."""
+    shape = data.shape
+    factory = BackboneFactory(backbone_name(data, backbone), shape)
+    sample = _sample(data, recipe)
+    axes = (0, 2, 3) if len(shape) == 3 else (0,)
+    mean_, std = sample.mean(axes, keepdim=True)[0], sample.std(axes, keepdim=True, correction=0)[0]
+    with RandomState(0, torch.device("cpu"))():
+        dim = factory().dim
+    return Spec(
+        num_classes=data.num_classes,
+        num_train=len(data),
+        shape=shape,
+        backbone=factory,
+        dim=int(dim),  # type: ignore[arg-type]
+        generator=recipe.generator("init", "method"),
+        mean=mean_,
+        std=torch.where(std > 1e-6, std, torch.ones_like(std)),
+    )
+
+
+@dataclass(frozen=True)
+class BackboneFactory:
+    """Makes networks of one kind: a registered name with options, or copies of a user's module."""
+
+    backbone: Any
+    shape: tuple[int, ...]
+
+    def __call__(self) -> nn.Module:
+        if isinstance(self.backbone, str):
+            return create_backbone(self.backbone, self.shape)
+        return copy.deepcopy(as_backbone(self.backbone, self.shape))
+
+
+def backbone_name(data: Data, backbone: Any) -> Any:
+    """The name that "auto" stands for with these inputs and labels; anything else as it is."""
+    auto = isinstance(backbone, str) and backbone == "auto"
+    return default_backbone(data.shape, pixels=data.y.dim() > 1) if auto else backbone
+
+
+def _sample(data: Data, recipe: Recipe, most: int = 5000) -> Tensor:
+    n = len(data)
+    index = torch.randperm(n, generator=recipe.generator("split", "sample"))[:most]
+    x = data.x[index.sort().values]
+    return x.float().div(255) if x.dtype == torch.uint8 else x.float()
+
+
+def fit_method(
+    method: Method,
+    data: Data,
+    recipe: Recipe,
+    *,
+    backbone: Any = "auto",
+    weights: Tensor | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    monitor: Callable[[Trainer], Record] | None = None,
+    on_record: Callable[[Record], None] = lambda record: None,
+    checkpoint_every: float = 0.0,
+) -> Trainer:
+    """Hold out noisy validation, build the method, train it; returns the trainer with its history.
+
+    The method sees neither clean labels nor the validation rows.
+    """
+    data = data.without_clean()
+    train, val = data, None
+    if recipe.val:
+        kept, held = split(data.y, recipe.val, recipe.generator("split"))
+        if len(held):
+            train, val = data.rows(kept), data.rows(held)
+            weights = None if weights is None else weights[kept]
+    spec = make_spec(train, backbone, recipe)
+    with RandomState(recipe.seed_of("init"), torch.device("cpu"))():
+        method.build(spec)
+    trainer = Trainer(
+        method,
+        recipe,
+        val=val,
+        weights=weights,
+        folder=folder,
+        resume=resume,
+        monitor=monitor,
+        on_record=on_record,
+        checkpoint_every=checkpoint_every,
+    )
+    trainer.data = train
+    place(method, trainer.device)
+    method.fit(train, trainer)
+    method.eval()
+    return trainer
+
+
+def place(method: Method, device: torch.device) -> None:
+    method.to(device)
+    if device.type == "cuda":
+        method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -1,0 +1,107 @@
+"""Run folders: what was asked for, what came out, and one writer at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from pathlib import Path
+from typing import IO, Any
+
+from .checkpoint import write_text
+from .data import BadInput
+from .engine import Record
+
+
+class Run:
+    """An open run folder: config.json, metrics.jsonl, summary.json; locked while it is open."""
+
+    def __init__(self, folder: Path, lock: IO[str]) -> None:
+        self.folder, self._lock = folder, lock
+        self._metrics = (folder / "metrics.jsonl").open("a")
+
+    @classmethod
+    def open(cls, folder: Path, config: dict[str, Any], *, resume: bool, force: bool) -> Run:
+        """Start a run, go on with one (`resume`), or replace one (`force`)."""
+        exists = (folder / "config.json").exists()
+        if folder.exists() and not folder.is_dir():
+            raise BadInput(f"{folder} is a file; give --out another folder")
+        if exists and not (resume or force):
+            raise BadInput(f"{folder} holds a run already; use --resume, --force or another --out")
+        if folder.exists() and not exists and any(folder.iterdir()) and not resume:
+            raise BadInput(f"{folder} is not empty and holds no run; give --out another folder")
+        if resume and exists:
+            _same_run(cls.config(folder), config, folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = (folder / ".lock").open("w")
+        except OSError as error:
+            raise BadInput(f"cannot write into {folder}: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"another process is writing to {folder}; wait for it to end") from None
+        if force and not resume:
+            _empty(folder)
+        if not exists or not resume:
+            write_text(folder / "config.json", json.dumps(config, indent=1))
+        return cls(folder, lock)
+
+    @staticmethod
+    def config(folder: Path) -> dict[str, Any]:
+        try:
+            return json.loads((folder / "config.json").read_text())
+        except FileNotFoundError:
+            raise BadInput(f"{folder} holds no run; `ytilde fit ... --out {folder}` makes one") from None
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{folder / 'config.json'} cannot be read: {error}") from error
+
+    @staticmethod
+    def history(folder: Path) -> list[Record]:
+        """The epochs' records; of an epoch that was run twice (after a crash) the later one."""
+        path = folder / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        records: dict[tuple[str, int], Record] = {}
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # the line that a crash cut short
+            records[record["stage"], record["epoch"]] = record
+        return list(records.values())
+
+    def log(self, record: Record) -> None:
+        self._metrics.write(json.dumps(record) + "\n")
+        self._metrics.flush()
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        write_text(self.folder / "summary.json", json.dumps(summary, indent=1))
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._metrics.close()
+        self._lock.close()
+
+
+def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
+    """Resuming must continue the same run: what differs is named."""
+    ignored = {"versions", "realised_noise", "schema"}
+    differ = [key for key in new if key not in ignored and old.get(key) != _plain(new[key])]
+    if differ:
+        raise BadInput(
+            f"{folder} was started with other settings ({', '.join(differ)}); "
+            "repeat its command, or use --force"
+        )
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name == ".lock":
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,194 @@
+"""check_method: the checks that every method must pass; public, so that outsiders can test theirs.
+
+    from ytilde.testing import check_method
+    check_method("my_method")
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .data import Batch, Data
+from .engine import Recipe, Trainer
+from .method import Method, create, fit_method, unseen
+
+RECIPE = Recipe(epochs=8, batch_size=32, optimizer="adam", lr=5e-3, weight_decay=0.0, val=0.2)
+BACKBONE = "mlp:width=32,depth=1"
+
+
+def blobs(n: int = 240, num_classes: int = 3, dim: int = 6, rate: float = 0.0) -> Data:
+    """Separable Gaussian classes; a fraction `rate` of the labels moves to the next class."""
+    generator = torch.Generator().manual_seed(7)
+    clean = torch.arange(n) % num_classes
+    centres = 4 * torch.randn(num_classes, dim, generator=generator)
+    x = centres[clean] + torch.randn(n, dim, generator=generator)
+    flip = torch.rand(n, generator=generator) < rate
+    y = torch.where(flip, (clean + 1) % num_classes, clean)
+    return Data(x, y, num_classes, clean=clean)
+
+
+@dataclass
+class Fitted:
+    method: Method
+    trainer: Trainer
+
+    def proba(self, data: Data) -> Tensor:
+        return self.trainer.map(lambda batch: self.method.predict_proba(batch.x), data)
+
+
+def fitted(make: Callable[[], Method], data: Data, **own: Any) -> Fitted:
+    method = make()
+    trainer = fit_method(method, data, replace(RECIPE, **own), backbone=BACKBONE)
+    return Fitted(method, trainer)
+
+
+def check_method(name: str, **fields: Any) -> None:
+    """Run every check over one method; raises AssertionError naming the first that fails."""
+    for check in CHECKS:
+        try:
+            check(lambda: create(name, **fields))
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {check.__name__}: {error}") from error
+
+
+def check_defaults_construct(make: Callable[[], Method]) -> None:
+    method = make()
+    again = type(method)(**method.get_params())
+    assert again.get_params() == method.get_params(), "fields do not survive get_params"
+    assert not list(method.parameters()), "state exists before build"
+
+
+def check_documented(make: Callable[[], Method]) -> None:
+    module = __import__(type(make()).__module__, fromlist=["_"])
+    assert "Fidelity:" in (module.__doc__ or ""), "the file has no `Fidelity:` paragraph"
+
+
+def check_state_is_born_in_build(make: Callable[[], Method]) -> None:
+    before = make()
+    data = blobs()
+    fit_method_only_build(before, data)
+    after = fitted(make, data, epochs=2).method
+    assert set(before.state_dict()) == set(after.state_dict()), "fit made or dropped state"
+    shapes = {k: v.shape for k, v in before.state_dict().items()}
+    assert shapes == {k: v.shape for k, v in after.state_dict().items()}, "fit changed a shape"
+
+
+def fit_method_only_build(method: Method, data: Data) -> None:
+    from .method import make_spec
+    from .readers import split
+
+    kept, _ = split(data.y, RECIPE.val, RECIPE.generator("split"))
+    method.build(make_spec(data.rows(kept), BACKBONE, RECIPE))
+
+
+def check_same_seed_same_bits(make: Callable[[], Method]) -> None:
+    data = blobs(rate=0.2)
+    first, second = (fitted(make, data, epochs=3).method.state_dict() for _ in range(2))
+    for key in first:
+        assert torch.equal(first[key], second[key]), f"two equal runs differ in {key}"
+
+
+def check_global_random_state_untouched(make: Callable[[], Method]) -> None:
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    run = fitted(make, blobs(), epochs=2)
+    run.proba(blobs())
+    assert torch.equal(before, torch.get_rng_state()), "the global random state was moved"
+
+
+def check_probabilities(make: Callable[[], Method]) -> None:
+    data = blobs(rate=0.2)
+    run = fitted(make, data, epochs=3)
+    p = run.proba(data)
+    assert p.shape == (len(data), data.num_classes), f"predict_proba has shape {tuple(p.shape)}"
+    assert torch.isfinite(p).all() and (p >= 0).all(), "probabilities are not finite and >= 0"
+    assert torch.allclose(p.sum(-1), torch.ones(len(data)), atol=1e-5), "rows do not sum to 1"
+    noisy = run.trainer.map(lambda batch: run.method.noisy_proba(batch.x), data)
+    assert torch.allclose(noisy.sum(-1), torch.ones(len(data)), atol=1e-5), "noisy rows: not 1"
+    assert torch.equal(p, run.proba(data)), "predictions are not deterministic"
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+    shuffled = run.proba(replace(data, x=data.x[order]))
+    assert torch.allclose(p[order], shuffled, atol=1e-5), "predictions depend on the row order"
+    alone = run.proba(replace(data, x=data.x[torch.arange(3)], y=data.y[:3]))
+    assert torch.allclose(p[:3], alone, atol=1e-5), "predictions depend on the other rows"
+
+
+def check_clean_is_never_seen(make: Callable[[], Method]) -> None:
+    data = blobs(rate=0.2)
+    garbage = replace(data, clean=torch.full_like(data.y, 99))
+    first, second = (fitted(make, d, epochs=2).proba(data) for d in (data, garbage))
+    assert torch.equal(first, second), "the clean labels changed the result"
+
+
+def check_transition(make: Callable[[], Method]) -> None:
+    data = blobs(rate=0.2)
+    run = fitted(make, data, epochs=3)
+    k = data.num_classes
+    some = torch.arange(8)
+    x = run.trainer.batch(data, some).x
+    for batch in (Batch(x, data.y[some], some), unseen(x)):
+        with torch.no_grad():
+            T = run.method.transition(batch)
+        if T is None:
+            return
+        assert T.shape in ((k, k), (8, k, k)), f"transition has shape {tuple(T.shape)}"
+        ones = torch.ones(T.shape[:-1])
+        assert torch.allclose(T.sum(-1).float(), ones, atol=1e-6), "rows of T do not sum to 1"
+        assert (T >= 0).all(), "T has negative entries"
+
+
+def check_save_and_load(make: Callable[[], Method]) -> None:
+    from .estimator import Classifier
+
+    data = blobs()
+    clf = Classifier(make(), backbone=BACKBONE, epochs=2, batch_size=32)
+    x, y = data.x[torch.arange(len(data))].numpy(), data.y.numpy()
+    clf.fit(x, y)
+    with tempfile.TemporaryDirectory() as folder:
+        clf.save(Path(folder) / "model.safetensors")
+        again = Classifier.load(Path(folder) / "model.safetensors")
+    assert (clf.predict_proba(x) == again.predict_proba(x)).all(), "a loaded model differs"
+
+
+def check_huge_inputs_stay_finite(make: Callable[[], Method]) -> None:
+    data = blobs()
+    run = fitted(make, data, epochs=1)
+    x = torch.full((4, *data.shape), 1e4)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        p = run.method.predict_proba(x)
+    assert torch.isfinite(p).all(), "probabilities are not finite for huge inputs in bfloat16"
+
+
+def check_learns(make: Callable[[], Method]) -> None:
+    data = blobs(n=600)
+    accuracy = (fitted(make, data, epochs=20).proba(data).argmax(-1) == data.y).float().mean()
+    assert accuracy > 0.95, f"accuracy {accuracy:.3f} on a separable task"
+
+
+def check_beats_chance_under_noise(make: Callable[[], Method]) -> None:
+    data = blobs(n=600, rate=0.3)
+    accuracy = (fitted(make, data, epochs=20).proba(data).argmax(-1) == data.clean).float().mean()
+    assert accuracy > 0.6, f"accuracy {accuracy:.3f} with 30 % wrong labels"
+
+
+CHECKS: list[Callable[[Callable[[], Method]], None]] = [
+    check_defaults_construct,
+    check_documented,
+    check_state_is_born_in_build,
+    check_same_seed_same_bits,
+    check_global_random_state_untouched,
+    check_probabilities,
+    check_clean_is_never_seen,
+    check_transition,
+    check_save_and_load,
+    check_huge_inputs_stay_finite,
+    check_learns,
+    check_beats_chance_under_noise,
+]

@@ -1,0 +1,466 @@
+"""Transition matrices: parametrise, estimate, apply, measure.
+
+T[i, j] = P(y = j | clean = i, x): rows sum to one; [K, K] for a class-level T, [B, K, K] for one
+matrix per instance. The noisy posterior is `p @ T`. Leading axes of T are the first leading axes
+of the labels, so a T per image serves all its pixels. Pictures are in `pictures.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ytilde.data import IGNORE, BadInput
+
+__all__ = [
+    "LowRankT",
+    "SigmoidT",
+    "SoftmaxT",
+    "Transition",
+    "anchor",
+    "anchor_rows",
+    "backward_loss",
+    "check_invertible",
+    "class_floor",
+    "confident_joint",
+    "dual",
+    "forward_nll",
+    "forward_nll_log",
+    "from_cleanlab",
+    "given",
+    "log_sigmoid_rows",
+    "materialise_cost",
+    "noisy_posterior",
+    "posterior",
+    "relative_l1",
+    "revised",
+    "reweight",
+    "row_error",
+    "safe_log",
+    "sigmoid_rows",
+    "to_cleanlab",
+    "volume",
+]
+
+# log 0. Finite, so that no gradient is NaN and a label that T calls impossible costs a lot instead
+# of infinitely much; so low that exp(log p + LOG_ZERO) is exactly 0, which makes T = I exactly CE.
+LOG_ZERO = -1e5
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _full_precision(fn: Callable[P, R]) -> Callable[P, R]:
+    """Run with autocast off and all floats in float32, or in float64 where one argument is."""
+
+    @functools.wraps(fn)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+        double = any(t.dtype == torch.float64 for t in tensors)
+        dtype = torch.float64 if double else torch.float32
+
+        def full(a: object) -> object:
+            return a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a
+
+        with torch.autocast(device_type=tensors[0].device.type, enabled=False):
+            return fn(*map(full, args), **{k: full(v) for k, v in kwargs.items()})  # type: ignore
+
+    return run
+
+
+# --- parametrisations ---------------------------------------------------------------------------
+
+
+@_full_precision
+def log_sigmoid_rows(W: Tensor, diagonal: str = "volmin") -> Tensor:
+    """log T of free weights W [..., K, K]; T[i, j] = A[i, j] / sum_k A[i, k], A[i, j] = sigmoid(w).
+
+    "volmin": A[i, i] = 1 (Li et al., ICML 2021). "dtm": A[i, i] = 1 + sigmoid(w_ii), learnable.
+    DTM's paper prints a sum over columns; its text and its loss need the row sum.
+    """
+    if diagonal == "volmin":
+        own = torch.zeros_like(W)
+    elif diagonal == "dtm":
+        own = W.sigmoid().log1p()
+    else:
+        raise BadInput(f'There is no diagonal "{diagonal}"; use "volmin" or "dtm".')
+    eye = torch.eye(W.shape[-1], dtype=torch.bool, device=W.device)
+    return torch.where(eye, own, F.logsigmoid(W)).log_softmax(-1)
+
+
+def sigmoid_rows(W: Tensor, diagonal: str = "volmin") -> Tensor:
+    """T of free weights W [..., K, K]; see `log_sigmoid_rows`."""
+    return log_sigmoid_rows(W, diagonal).exp()
+
+
+class Transition(nn.Module):
+    """A learnable T: `T()` and `log_T()`, [K, K], or [G, K, K] for G groups."""
+
+    def log_T(self) -> Tensor:
+        raise NotImplementedError
+
+    def T(self) -> Tensor:
+        return self.log_T().exp()
+
+
+def _lead(groups: int | None) -> tuple[int, ...]:
+    return () if groups is None else (groups,)
+
+
+class SigmoidT(Transition):
+    """Diagonally dominant rows, VolMinNet's or DTM's: see `log_sigmoid_rows`.
+
+    The start -log(K - 2) makes the diagonal one half; the published starts are -2 for 10 classes
+    (here -2.08) and -4.5 for 100 (here -4.58).
+    """
+
+    def __init__(
+        self, num_classes: int, diagonal: str = "volmin", groups: int | None = None
+    ) -> None:
+        super().__init__()
+        self.diagonal = diagonal
+        start = -math.log(max(num_classes - 2, 1))
+        self.W = nn.Parameter(torch.full((*_lead(groups), num_classes, num_classes), start))
+
+    def log_T(self) -> Tensor:
+        return log_sigmoid_rows(self.W, self.diagonal)
+
+
+class SoftmaxT(Transition):
+    """Any positive rows: T = softmax(W). Starts with one half on the diagonal."""
+
+    def __init__(self, num_classes: int, groups: int | None = None) -> None:
+        super().__init__()
+        start = torch.eye(num_classes) * math.log(max(num_classes - 1, 1))
+        self.W = nn.Parameter(start.repeat(*_lead(groups), 1, 1))
+
+    def log_T(self) -> Tensor:
+        return _log_softmax(self.W)
+
+
+class LowRankT(Transition):
+    """T = diag(d) + (1 - d) A B, for many classes: K (1 + 2 rank) weights instead of K^2.
+
+    A [K, rank] sends each class to a mixture of error profiles B [rank, K]; rows of both are
+    softmaxes and d is a sigmoid, so that rows of T sum to one by construction.
+    """
+
+    def __init__(
+        self, num_classes: int, rank: int, generator: torch.Generator, groups: int | None = None
+    ) -> None:
+        super().__init__()
+        lead = _lead(groups)
+        self.keep = nn.Parameter(torch.zeros(*lead, num_classes))
+
+        # Equal profiles would get equal gradients for ever, hence the draw.
+        def draw(*shape: int) -> nn.Parameter:
+            w = torch.randn(*lead, *shape, generator=generator, device=generator.device)
+            return nn.Parameter(0.1 * w)
+
+        self.A, self.B = draw(num_classes, rank), draw(rank, num_classes)
+
+    def T(self) -> Tensor:
+        return _low_rank_rows(self.keep, self.A, self.B)
+
+    def log_T(self) -> Tensor:
+        return safe_log(self.T())
+
+
+@_full_precision
+def _log_softmax(W: Tensor) -> Tensor:
+    return W.log_softmax(-1)
+
+
+@_full_precision
+def _low_rank_rows(keep: Tensor, A: Tensor, B: Tensor) -> Tensor:
+    errors = A.softmax(-1) @ B.softmax(-1)
+    return torch.diag_embed(keep.sigmoid()) + (-keep).sigmoid()[..., None] * errors
+
+
+# --- estimation from noisy probabilities --------------------------------------------------------
+
+
+def anchor_rows(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:
+    """The row of each class's anchor point, [K], from noisy probabilities [N, K].
+
+    The largest probability of class i below its percentile (the top is where the network
+    overfits); None: the largest of all, as published for 100 classes.
+    """
+    n = len(pred_probs)
+    rank = n if percentile is None else max(math.ceil(percentile / 100 * (n - 1)), 1)
+    return pred_probs.kthvalue(rank, dim=0).indices
+
+
+def anchor(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:
+    """T by anchor points (Patrini et al., CVPR 2017): T[i] = noisy posterior of one.
+
+    pred_probs [N, K] of un-augmented inputs; estimate early or out of fold, for a network that
+    has learnt the wrong labels by heart gives T = I. The input is left as it is: the authors'
+    code zeroes the top of column i in place and so spoils the rows of later classes.
+    """
+    return _normalise_rows(pred_probs[anchor_rows(pred_probs, percentile)])
+
+
+def dual(pred_probs: Tensor, y: Tensor, T_anchor: Tensor) -> Tensor:
+    """Dual-T (Yao et al., NeurIPS 2020): T = T_anchor @ P(y | predicted class).
+
+    The second factor is counted. A class that is never predicted keeps its identity row (the
+    authors' code: zeros, so that rows of T do not sum to one).
+    """
+    seen = y != IGNORE
+    counts = _count(pred_probs.argmax(-1)[seen], y[seen], pred_probs.shape[-1])
+    return _normalise_rows(noisy_posterior(T_anchor, _normalise_rows(counts.to(T_anchor))))
+
+
+class ConfidentJoint(NamedTuple):
+    """T [K, K]; joint [K, K], joint[i, j] = P(clean = i, y = j); rate, the expected noise."""
+
+    T: Tensor
+    joint: Tensor
+    rate: Tensor
+
+
+def confident_joint(pred_probs: Tensor, y: Tensor) -> ConfidentJoint:
+    """Confident learning (Northcutt et al., JAIR 2021), from out-of-fold [N, K], y [N].
+
+    An example counts for the likeliest class whose probability reaches that class's mean among
+    the examples that carry its label; each label's counts are scaled to how often it occurs.
+    cleanlab's joint is the transpose: its rows are the given labels.
+    """
+    seen = y != IGNORE
+    p, y, k = pred_probs[seen].double(), y[seen], pred_probs.shape[-1]
+    labels = F.one_hot(y, k).double()
+    total = labels.sum(0)
+    threshold = torch.where(total > 0, (labels * p).sum(0) / total.clamp_min(1), torch.inf)
+    confident = p >= threshold - 1e-6  # a class of equal probabilities reaches its own mean
+    best = p.where(confident, -torch.inf).argmax(-1)
+    sure = confident.any(-1)
+    by_label = _normalise_rows(_count(y[sure], best[sure], k).double())  # [label, clean]
+    joint = (by_label * total[:, None] / total.sum()).T.contiguous()
+    T = _normalise_rows(joint)
+    out = (T, joint, 1 - joint.trace())
+    return ConfidentJoint(*(t.to(pred_probs.dtype) for t in out))
+
+
+def _count(row: Tensor, column: Tensor, k: int) -> Tensor:
+    return torch.bincount(row * k + column, minlength=k * k).reshape(k, k)
+
+
+def _normalise_rows(A: Tensor) -> Tensor:
+    """Non-negative A [K, K] with rows summing to one; a row of zeros becomes the identity's."""
+    total = A.sum(-1, keepdim=True)
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    return torch.where(total > 0, A / total.where(total > 0, 1), eye)
+
+
+# --- application --------------------------------------------------------------------------------
+
+
+def safe_log(p: Tensor) -> Tensor:
+    """log p, with LOG_ZERO and no gradient where p is 0 (or negative): exact zeros stay zeros."""
+    positive = p >= torch.finfo(p.dtype).tiny
+    return p.where(positive, 1).log().where(positive, LOG_ZERO)
+
+
+def _columns(T: Tensor, y: Tensor) -> Tensor:
+    """T[..., :, y], i.e. what each clean class makes of the label: [..., K] for y [...]."""
+    lead, k = T.shape[:-2], T.shape[-1]
+    each = math.prod(y.shape[len(lead) :])  # labels that share one T
+    index = y.clamp_min(0).reshape(*lead, 1, each).expand(*lead, k, each)
+    return T.gather(-1, index).transpose(-1, -2).reshape(*y.shape, k)
+
+
+def _at(values: Tensor, y: Tensor) -> Tensor:
+    return values.gather(-1, y.clamp_min(0)[..., None]).squeeze(-1)
+
+
+@_full_precision
+def forward_nll_log(log_p: Tensor, log_T: Tensor, y: Tensor) -> Tensor:
+    """-log sum_i p_i T[i, y] in log space: [...] for log p [..., K], y [...]; 0 where y = -1.
+
+    Forward correction (Patrini et al., CVPR 2017, theorem 2). log T [K, K] or [B, K, K].
+    """
+    nll = -torch.logsumexp(log_p + _columns(log_T, y), -1)
+    return nll.where(y != IGNORE, 0)
+
+
+@_full_precision
+def forward_nll(log_p: Tensor, T: Tensor, y: Tensor) -> Tensor:
+    """`forward_nll_log` of a T that may hold exact zeros. T = I gives cross-entropy."""
+    return forward_nll_log(log_p, safe_log(T), y)
+
+
+def check_invertible(T: Tensor, limit: float = 1e4) -> None:
+    """Refuse a T that `backward_loss` cannot use. Waits for the device: call it once, before."""
+    worst = float(torch.linalg.cond(T.detach().double()).max())
+    if not worst <= limit:
+        raise BadInput(
+            f"T cannot be inverted reliably (condition number {worst:.3g}, at most {limit:g} is"
+            ' accepted): use method "forward", which needs no inverse, or another T.'
+        )
+
+
+@_full_precision
+def backward_loss(log_p: Tensor, T: Tensor, y: Tensor) -> Tensor:
+    """(T^-1 l)_y with l = -log p: unbiased for the clean loss, unbounded below; 0 where y = -1.
+
+    Backward correction (Patrini et al., CVPR 2017, theorem 1). Check T with `check_invertible`
+    first: the check is not repeated here because it would stop the device in every step.
+    """
+    lead, k = T.shape[:-2], T.shape[-1]
+    each = math.prod(y.shape[len(lead) :])
+    loss = -log_p.reshape(*lead, each, k).transpose(-1, -2)
+    corrected = torch.linalg.solve_ex(T, loss).result.transpose(-1, -2).reshape(log_p.shape)
+    return _at(corrected, y).where(y != IGNORE, 0)
+
+
+@_full_precision
+def reweight(log_p: Tensor, T: Tensor, y: Tensor, clip: float = 10.0) -> Tensor:
+    """Importance weight p_y / (p @ T)_y in [0, clip] (Liu & Tao, TPAMI 2016); 0 for y = -1.
+
+    Detach it for Reweight. T-Revision (Xia et al., NeurIPS 2019) needs it attached, for the slack
+    is reached through it alone. T may hold small negative entries: the denominator is clamped.
+    """
+    # Everything is divided by p_y, so that a tiny p_y is no 0/0; exp(80) is near float32's end.
+    ratio = (log_p - _at(log_p, y)[..., None]).clamp_max(80).exp()
+    denominator = (ratio * _columns(T, y)).sum(-1)
+    return denominator.clamp_min(1 / clip).reciprocal().where(y != IGNORE, 0)
+
+
+@_full_precision
+def revised(T: Tensor, dT: Tensor, renormalise: bool = True) -> Tensor:
+    """T + dT, the slack added once (the authors' loop adds it again for every example).
+
+    renormalise: absolute values and rows summing to one, as PTD and BLTM do; False is
+    T-Revision's bare sum, for `reweight`.
+    """
+    return _normalise_rows((T + dT).abs()) if renormalise else T + dT
+
+
+@_full_precision
+def volume(T: Tensor) -> Tensor:
+    """log |det T|, [...] for T [..., K, K]: VolMinNet's penalty (Li et al., ICML 2021)."""
+    return torch.linalg.slogdet(T).logabsdet
+
+
+@_full_precision
+def noisy_posterior(p: Tensor, T: Tensor) -> Tensor:
+    """P(y | x) = p @ T: [..., K] for clean posteriors [..., K] and T [K, K] or [B, K, K]."""
+    lead = T.shape[:-2]
+    each = math.prod(p.shape[len(lead) : -1])
+    return (p.reshape(*lead, each, p.shape[-1]) @ T).reshape(p.shape)
+
+
+@_full_precision
+def posterior(p: Tensor, T: Tensor, y: Tensor) -> Tensor:
+    """P(clean = i | x, y = j) = p_i T[i, j] / (p @ T)_j by Bayes: [..., K]; p where y = -1."""
+    after = (safe_log(p) + _columns(safe_log(T), y)).softmax(-1)
+    return after.where((y != IGNORE)[..., None], p)
+
+
+# --- error of T ---------------------------------------------------------------------------------
+
+
+@_full_precision
+def relative_l1(T: Tensor, T_true: Tensor) -> Tensor:
+    """||T - T_true||_1 / ||T_true||_1, [...] for [..., K, K]."""
+    return (T - T_true).abs().sum((-1, -2)) / T_true.abs().sum((-1, -2))
+
+
+@_full_precision
+def row_error(rows: Tensor, true_rows: Tensor) -> Tensor:
+    """Squared error of rows of T(x) [N, K]: summed over the K entries, mean over the examples."""
+    return (rows - true_rows).square().sum(-1).mean()
+
+
+def class_floor(true_rows: Tensor, clean: Tensor) -> Tensor:
+    """The `row_error` of the class means of the true rows [N, K]: no class-level T has a lower."""
+    members = F.one_hot(clean, true_rows.shape[-1]).to(true_rows)
+    mean = (members.T @ true_rows) / members.sum(0).clamp_min(1)[:, None]
+    return row_error(mean[clean], true_rows)
+
+
+# --- to and from the outside --------------------------------------------------------------------
+
+TOLERANCE = 1e-4  # how far a user's row may sum from one: three printed digits often do
+
+
+def given(T: Tensor | np.ndarray | Sequence | str | Path, num_classes: int) -> Tensor:
+    """A user's T, checked: float32 [K, K] from a tensor, array, nested list, .npy or .csv file."""
+    where = f" in {T}" if isinstance(T, str | Path) else ""
+    try:
+        A = np.asarray(_read(Path(T)) if isinstance(T, str | Path) else _plain(T), dtype=float)
+    except (OSError, TypeError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"T{where} cannot be read as a matrix of numbers: {error}.") from error
+    if A.shape != (num_classes, num_classes):
+        raise BadInput(
+            f"T{where} has shape {A.shape}, but {num_classes} classes need"
+            f" ({num_classes}, {num_classes})."
+        )
+    if not np.isfinite(A).all() or (A < 0).any():
+        raise BadInput(f"T{where} has entries that are negative or not finite; give probabilities.")
+    off = np.abs(A.sum(1) - 1)
+    if off.max() > TOLERANCE:
+        row = int(off.argmax())
+        transposed = np.abs(A.sum(0) - 1).max() <= TOLERANCE
+        hint = "; its columns do, so give the transpose" if transposed else ""
+        raise BadInput(
+            f"Rows of T{where} must sum to 1 (T[i, j] = P(given j | true i)), but row {row} sums"
+            f" to {A[row].sum():.4g}{hint}."
+        )
+    return torch.from_numpy(A / A.sum(1, keepdims=True)).float()
+
+
+def _plain(T: Tensor | np.ndarray | Sequence) -> np.ndarray | Sequence:
+    return T.detach().cpu().numpy() if isinstance(T, Tensor) else T
+
+
+def _read(path: Path) -> np.ndarray:
+    if path.suffix == ".npy":
+        return np.load(path, allow_pickle=False)
+    if path.suffix == ".csv":
+        return np.loadtxt(path, delimiter=",", ndmin=2)
+    raise BadInput(f"T is read from a .npy or a .csv file, not from {path.name}.")
+
+
+def to_cleanlab(T: Tensor) -> np.ndarray:
+    """cleanlab's noise matrix [K, K], the transpose: entry [s, i] = P(given s | true i).
+
+    There it is the columns that sum to one.
+    """
+    return T.detach().cpu().numpy().T.copy()
+
+
+def from_cleanlab(noise_matrix: np.ndarray) -> Tensor:
+    """T of cleanlab's noise matrix, whose columns sum to one: the transpose, checked."""
+    A = np.asarray(noise_matrix)
+    return given(A.T, len(A))
+
+
+class Cost(NamedTuple):
+    """What a table of matrices takes: bytes, and a sentence to show."""
+
+    bytes: int
+    sentence: str
+
+
+def materialise_cost(num_rows: int, num_classes: int) -> Cost:
+    """What one float32 T for every one of N rows takes in memory, to be told before it is made."""
+    size = num_rows * num_classes**2 * 4
+    scale = min(max(size.bit_length() - 1, 0) // 10, 4)
+    human = f"{size / 1024**scale:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[scale]}"
+    return Cost(
+        size,
+        f"T for {num_rows:,} rows and {num_classes} classes takes {human} as one float32 array;"
+        " ask for fewer rows at a time if that is too much.",
+    )

@@ -1,0 +1,310 @@
+"""The loop: agreement with a bare PyTorch loop, resuming, selection, sampling, randomness."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from ytilde.data import BadInput, Data
+from ytilde.engine import Diverged, Recipe, Trainer, _Stage, default_recipe, learning_rate
+from ytilde.method import create, fit_method
+from ytilde.testing import blobs
+
+RECIPE = Recipe(epochs=3, batch_size=40, lr=0.05, val=0.0, schedule="constant")
+
+
+class Linear(nn.Module):
+    """The smallest thing a Trainer can train."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(data.shape[0], data.num_classes)
+
+    def loss(self, batch, step):
+        return nn.functional.cross_entropy(self.layer(batch.x), batch.y)
+
+    def predict_proba(self, x):
+        return self.layer(x).softmax(-1)
+
+    noisy_proba = predict_proba
+
+
+@pytest.fixture
+def model():
+    with torch.random.fork_rng():
+        return Linear(blobs())
+
+
+def train(model, data, recipe, **options):
+    trainer = Trainer(model, recipe, **options)
+    trainer.data = data
+    trainer.train("main", model.loss, model.parameters(), data)
+    return trainer
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_equals_a_bare_loop(model, optimizer):
+    data = blobs()
+    with torch.random.fork_rng():
+        twin = Linear(data)
+    recipe = replace(RECIPE, optimizer=optimizer)
+    train(model, data, recipe)
+    order = recipe.generator("order", "main")
+    make = {
+        "sgd": lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=5e-4, nesterov=True),
+        "adam": lambda p: torch.optim.Adam(p, 0.05, weight_decay=5e-4),
+        "adamw": lambda p: torch.optim.AdamW(p, 0.05, weight_decay=5e-4),
+    }
+    bare = make[optimizer](twin.parameters())
+    for _ in range(3):
+        for index in torch.randperm(len(data), generator=order).split(40):
+            bare.zero_grad()
+            nn.functional.cross_entropy(twin.layer(data.x[index]), data.y[index]).backward()
+            bare.step()
+    assert torch.allclose(model.layer.weight, twin.layer.weight, atol=1e-6)
+
+
+def test_schedules_are_fractions_of_training():
+    def factors(schedule, n):
+        return [learning_rate(schedule, e, n)[0] for e in range(n)]
+
+    assert factors("constant", 4) == [1, 1, 1, 1]
+    assert factors("step:0.5", 4) == pytest.approx([1, 1, 0.1, 0.1])
+    assert factors("cosine", 2) == pytest.approx([1, 0.5])
+    assert factors("linear:0.5", 4) == pytest.approx([1, 1, 1, 0.5])
+    assert [learning_rate("linear_beta:0.5", e, 4)[1] for e in range(4)] == [0.9, 0.9, 0.1, 0.1]
+    with pytest.raises(BadInput, match="unknown schedule"):
+        learning_rate("sometimes", 0, 1)
+
+
+def test_groups_have_their_own_optimiser_and_rate(model):
+    data = blobs()
+    extra = nn.Parameter(torch.ones(3))
+    model.extra = extra
+    group = {"params": [extra], "optimizer": "sgd", "lr": 1.0, "momentum": 0.0, "weight_decay": 0}
+    trainer = Trainer(model, replace(RECIPE, epochs=1, optimizer="adam"))
+    list(
+        trainer.epochs(
+            "main", lambda b, s: model.loss(b, s) + extra.sum(), [*model.layer.parameters(), group],
+            data,
+        )
+    )  # fmt: skip
+    assert torch.allclose(extra, torch.full((3,), 1.0 - 6))  # 6 plain steps of gradient 1, rate 1
+
+
+def test_clipping_is_per_group(model):
+    data = blobs(40)
+    model.extra = nn.Parameter(torch.zeros(1))
+    group = {"params": [model.extra], "lr": 1.0, "momentum": 0.0, "weight_decay": 0}
+    trainer = Trainer(model, replace(RECIPE, epochs=1, clip=0.5))
+    loss = lambda b, s: model.loss(b, s) + 100 * model.extra.sum()  # noqa: E731
+    trainer.train("main", loss, [*model.layer.parameters(), group], data)
+    assert torch.allclose(model.extra, torch.tensor([-0.5]), atol=1e-5)
+
+
+def test_weights_set_how_often_a_row_is_drawn(model):
+    data = blobs(100)
+    weights = torch.ones(100)
+    weights[:10], weights[10:20] = 0, 3
+    trainer = Trainer(model, RECIPE, weights=weights)
+    stage = _Stage(trainer, "main", model.loss, model.parameters(), data, RECIPE, None)
+    counts = torch.bincount(stage._draw(torch.arange(100)), minlength=100)
+    assert counts[:10].sum() == 0
+    assert counts.sum() == 100
+    expected = 100 * weights / weights.sum()
+    assert ((counts - expected).abs() < 1).all()
+
+
+def test_balance_draws_classes_equally(model):
+    data = blobs(300)
+    y = torch.where(torch.arange(300) < 240, 0, torch.where(torch.arange(300) < 270, 1, 2))
+    data = replace(data, y=y)
+    recipe = replace(RECIPE, balance=True)
+    stage = _Stage(Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None)
+    counts = torch.bincount(y[stage._draw(torch.arange(300))], minlength=3)
+    assert (counts - 100).abs().max() <= 10  # unbalanced: 240, 30, 30
+
+
+def test_unit_weights_are_a_plain_shuffle(model):
+    data = blobs(64)
+    trainer = Trainer(model, RECIPE, weights=torch.ones(64))
+    stage = _Stage(trainer, "main", model.loss, model.parameters(), data, RECIPE, None)
+    assert torch.equal(stage._draw(torch.arange(64)).sort().values, torch.arange(64))
+
+
+@pytest.mark.parametrize("n, size", [(1000, 128), (130, 128), (100, 128), (257, 128), (5000, 128)])
+def test_batches_have_one_size_and_lose_few_rows(model, n, size):
+    data = blobs(n)
+    recipe = replace(RECIPE, batch_size=size)
+    stage = _Stage(Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None)
+    batches = stage._batches(torch.arange(n))
+    assert len({len(b) for b in batches}) == 1
+    assert len(batches[0]) <= size
+    assert sum(map(len, batches)) >= 0.95 * n
+    rows = torch.cat(batches)
+    assert len(rows.unique()) == len(rows)
+
+
+def test_keeps_the_best_by_noisy_validation_and_stops_early(model):
+    data, val = blobs(), blobs()
+    accuracies = iter([0.5, 0.9, 0.6, 0.7, 0.8, 0.1])
+    states = []
+
+    class Scored(Trainer):
+        def score(self, data, noisy=False):
+            states.append(self.method.layer.weight.clone())
+            return {"accuracy": next(accuracies), "nll": 1.0}
+
+    trainer = Scored(model, replace(RECIPE, epochs=6, keep="best", patience=3), val=val)
+    history = trainer.train("main", model.loss, model.parameters(), data)
+    assert len(history) == 5  # three epochs without a better one
+    assert torch.equal(model.layer.weight, states[1])
+
+
+def test_average_of_weights(model):
+    data = blobs()
+    seen = []
+
+    def loss(batch, step):
+        seen.append(model.layer.weight.detach().clone())
+        return model.loss(batch, step)
+
+    trainer = Trainer(model, replace(RECIPE, epochs=1, ema=0.5))
+    trainer.train("main", loss, model.parameters(), data)
+    average = seen[0]
+    for weight in seen[1:]:
+        average = average.lerp(weight, 0.5)
+    # one more step was taken after the last weight that the loss saw
+    final = model.layer.weight
+    assert not torch.allclose(final, seen[-1])
+    assert (final - average).abs().max() < 0.2
+
+
+def test_divergence_names_the_place_and_keeps_the_last_epoch(model):
+    data = blobs()
+    steps = []
+
+    def loss(batch, step):
+        steps.append(model.layer.weight.detach().clone())
+        bad = step.epoch >= 1
+        return model.loss(batch, step) * torch.where(bad & (len(steps) == 9), math.nan, 1.0)
+
+    trainer = Trainer(model, RECIPE)
+    with pytest.raises(Diverged, match="epoch 2, batch 3"):
+        trainer.train("main", loss, model.parameters(), data)
+    assert torch.equal(model.layer.weight, steps[6])  # as at the end of epoch 1
+
+
+def test_interrupt_keeps_the_last_epoch(model):
+    data = blobs()
+    steps = []
+
+    def loss(batch, step):
+        steps.append(model.layer.weight.detach().clone())
+        if len(steps) == 9:
+            raise KeyboardInterrupt
+        return model.loss(batch, step)
+
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(model, RECIPE).train("main", loss, model.parameters(), data)
+    assert torch.equal(model.layer.weight, steps[6])
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 4, 5])
+def test_resumes_to_the_same_bits(tmp_path, stop_at):
+    """A two-stage pipeline stopped after some epoch equals one that never stopped."""
+    data = blobs(rate=0.2)
+    recipe = Recipe(epochs=3, batch_size=32, optimizer="adam", lr=0.01, ema=0.9, keep="best")
+
+    def run(folder, resume=False, stop=None):
+        method = create("ce")
+        seen = []
+
+        def fit(data, trainer):
+            trainer.train("first", method.loss, method.param_groups(), data, epochs=2)
+            with torch.no_grad():
+                method.net.head.mean.bias.add_(0.1)  # what a pipeline does between stages
+            trainer.train("second", method.loss, method.param_groups(), data)
+
+        def on_record(record):
+            seen.append(record)
+            if len(seen) == stop:
+                raise Killed
+
+        method.fit = fit
+        trainer = fit_method(
+            method, data, recipe, backbone="mlp:width=16,depth=1,dropout=0.2", folder=folder,
+            resume=resume, on_record=on_record,
+        )  # fmt: skip
+        return method.state_dict(), trainer.history
+
+    whole, history = run(tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(tmp_path / "cut", stop=stop_at)
+    resumed, again = run(tmp_path / "cut", resume=True)
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    strip = lambda h: [{k: v for k, v in r.items() if "seconds" not in k} for r in h]  # noqa: E731
+    assert strip(history) == strip(again)
+
+
+def test_streams_of_rows(model):
+    data = blobs(100)
+    seen = []
+
+    def loss(batches, step):
+        seen.append({name: batch.index for name, batch in batches.items()})
+        return sum(model.loss(batch, step) for batch in batches.values())
+
+    recipe = replace(RECIPE, epochs=1, batch_size=10)
+    rows = {"labelled": torch.arange(40), "rest": torch.arange(40, 60)}
+    Trainer(model, recipe).train("main", loss, model.parameters(), data, rows=rows)
+    assert len(seen) == 4
+    assert all((s["labelled"] < 40).all() and (s["rest"] >= 40).all() for s in seen)
+
+
+def test_lazy_data_trains_like_data_in_memory(model):
+    data = blobs()
+
+    class Lazy:
+        shape = data.x.shape
+
+        def __len__(self):
+            return len(data)
+
+        def __getitem__(self, index):
+            return data.x[index]
+
+    with torch.random.fork_rng():
+        twin = Linear(data)
+    train(model, data, RECIPE)
+    train(twin, replace(data, x=Lazy()), replace(RECIPE, workers=1))
+    assert torch.equal(model.layer.weight, twin.layer.weight)
+
+
+def test_seeds_are_separate_streams():
+    recipe = Recipe(seed=1)
+    seeds = {recipe.seed_of(stream) for stream in ("noise", "split", "init", "order")}
+    assert len(seeds) == 4
+    assert replace(recipe, order_seed=5).seed_of("init") == recipe.seed_of("init")
+    assert replace(recipe, order_seed=5).seed_of("order") != recipe.seed_of("order")
+
+
+def test_default_recipes_fit_the_kind_of_data():
+    assert default_recipe((20,), 1000).optimizer == "adamw"
+    assert default_recipe((3, 32, 32), 50_000).augment == "crop+flip"
+    assert default_recipe((3, 32, 32), 50_000, epochs=7).epochs == 7
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": 0}, {"val": 1.5}, {"optimizer": "sdg"}, {"keep": "x"}, {"schedule": "y"}]
+)
+def test_bad_recipes_are_refused(wrong):
+    with pytest.raises(BadInput):
+        Recipe(**wrong)

@@ -1,0 +1,138 @@
+"""Classifier keeps scikit-learn's contract."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits, make_blobs
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+from ytilde import BadInput, Classifier, create
+
+# Weighted rows are drawn more often (docs/decisions/0003), so weighting and repeating agree in
+# expectation and not bit for bit.
+EXPECTED_FAILURES = {
+    "check_sample_weight_equivalence_on_dense_data": "weights are draws: equal in expectation",
+}
+SMALL = {"backbone": "mlp:width=32,depth=1", "device": "cpu"}
+
+
+@parametrize_with_checks(
+    [Classifier("ce", epochs=40, batch_size=16, lr=0.01, **SMALL)],
+    expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
+)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+def test_expected_failures_are_few():
+    assert len(EXPECTED_FAILURES) <= 3
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x, y = load_digits(return_X_y=True)
+    return x[:600].astype(np.float32), y[:600]
+
+
+def test_strings_pipeline_and_grid_search(digits):
+    x, y = digits
+    names = np.array(["zero", "one", "two", "three", "four", "five", "six", "sev", "eight", "nine"])
+    clf = Classifier(create("ln"), epochs=5, **SMALL)
+    pipe = make_pipeline(StandardScaler(), clf).fit(x, names[y])
+    assert set(pipe.predict(x)) <= set(names)
+    assert pipe.score(x, names[y]) > 0.8
+    search = GridSearchCV(clf, {"method__tau": [0.5, 1.0]}, cv=2).fit(x[:200], y[:200])
+    assert search.best_params_["method__tau"] in (0.5, 1.0)
+    assert clf.method.tau == create("ln").tau  # the search worked on clones
+
+
+def test_images_and_own_network(digits):
+    x, y = digits
+    images = (x.reshape(-1, 8, 8) / 16).astype(np.float32)
+    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
+    clf = Classifier("ce", backbone=own, epochs=10).fit(images, y)
+    assert clf.score(images, y) > 0.85
+    assert all(p.grad is None for p in own.parameters())  # the user's own network is not touched
+    with pytest.raises(BadInput, match="divide yours by 255"):
+        clf.predict(images * 255)
+    with pytest.raises(BadInput, match="shape"):
+        clf.predict(images[:, :4])
+
+
+def test_save_and_load(tmp_path, digits):
+    x, y = digits
+    clf = Classifier("ce", epochs=3, **SMALL).fit(x, y.astype(str))
+    clf.save(tmp_path / "m.safetensors")
+    again = Classifier.load(tmp_path / "m.safetensors")
+    assert (again.predict(x) == clf.predict(x)).all()
+    assert (again.predict_proba(x) == clf.predict_proba(x)).all()
+    (tmp_path / "n.safetensors").write_bytes((tmp_path / "m.safetensors").read_bytes()[:-9])
+    with pytest.raises(BadInput, match="damaged"):
+        Classifier.load(tmp_path / "n.safetensors")
+
+
+def test_sample_weights_move_the_decision():
+    x = np.zeros((200, 2), np.float32)
+    y = np.repeat([0, 1], 100)
+    weights = np.where(y == 1, 3.0, 1.0)
+    p = Classifier("ce", epochs=60, **SMALL).fit(x, y, sample_weight=weights).predict_proba(x[:1])
+    assert p[0, 1] == pytest.approx(0.75, abs=0.05)
+
+
+def test_transition_and_uncertainty_have_the_promised_shapes(digits):
+    x, y = digits
+    for method in ("ce", "ln", "het"):
+        clf = Classifier(method, epochs=3, **SMALL).fit(x, y)
+        T = clf.transition_matrix(x[:7])
+        assert T.shape == (7, 10, 10)
+        assert np.allclose(T.sum(-1), 1, atol=1e-5)
+        u = clf.uncertainty(x[:7])
+        assert u.shape == (7,)
+        assert (u >= 0).all()
+
+
+def test_interrupt_keeps_the_model(monkeypatch):
+    x, y = make_blobs(200, random_state=0)
+    calls = []
+    original = type(create("ce")).loss
+
+    def loss(self, batch, step):
+        calls.append(1)
+        if len(calls) == 15:
+            raise KeyboardInterrupt
+        return original(self, batch, step)
+
+    monkeypatch.setattr(type(create("ce")), "loss", loss)
+    with pytest.warns(UserWarning, match="interrupted"):
+        clf = Classifier("ce", epochs=50, batch_size=50, **SMALL).fit(x, y)
+    assert len(clf.history_) == 3
+    assert clf.predict(x).shape == (200,)
+
+
+def test_pixels():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(12, 1, 16, 16, generator=generator)
+    y = (x[:, 0] > 0.5).long()
+    y[:, 0] = -1
+    clf = Classifier("ce", backbone="unet:width=8,depth=2", epochs=30, batch_size=4)
+    clf.fit(x.numpy(), y.numpy())
+    assert clf.predict(x.numpy()).shape == (12, 16, 16)
+    known = y.numpy() >= 0
+    assert (clf.predict(x.numpy()) == y.numpy())[known].mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros((4, 2)), [0, 0, 0, 0], "one class"),
+        (np.array([[np.nan, 1.0]] * 4), [0, 1, 0, 1], "NaN"),
+        (np.zeros((4, 1, 8, 8), np.float32), [0, 1], "one label"),
+    ],
+)
+def test_bad_input_is_one_sentence(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        Classifier("ce", epochs=1).fit(x, y)

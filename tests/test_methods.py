@@ -1,0 +1,54 @@
+"""The common checks over the whole registry, and a golden number for each method."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from ytilde.method import create, list_methods, lookup
+from ytilde.testing import CHECKS, blobs, fitted
+
+GOLDEN = Path(__file__).parent / "golden.json"
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", list_methods())
+def test_check(name, check):
+    check(lambda: create(name))
+
+
+def golden(name: str) -> float:
+    """Mean log-probability of the true label after a few epochs on a small noisy task."""
+    data = blobs(n=300, num_classes=4, rate=0.3)
+    p = fitted(lambda: create(name), data, epochs=6).proba(data)
+    return float(p.gather(1, data.clean[:, None]).clamp(min=1e-12).log().mean())
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_golden(name):
+    """One pinned number a method: a change of its mathematics or its random stream shows here.
+
+    `python tests/test_methods.py` writes the file anew; the diff is the news.
+    """
+    pinned = json.loads(GOLDEN.read_text())
+    assert golden(name) == pytest.approx(pinned[name], abs=2e-3)
+
+
+def test_goldens_differ_from_plain_cross_entropy():
+    pinned = json.loads(GOLDEN.read_text())
+    assert set(pinned) == set(list_methods())
+    same = [n for n in pinned if n != "ce" and abs(pinned[n] - pinned["ce"]) < 1e-4]
+    assert not same, f"{same} train like plain cross-entropy"
+
+
+def test_names_are_file_names():
+    for name in list_methods():
+        entry = lookup(name)
+        assert entry.cls.name in (entry.cls.__module__.rsplit(".", 1)[-1], name)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    numbers = {name: round(golden(name), 6) for name in list_methods()}
+    GOLDEN.write_text(json.dumps(numbers, indent=1) + "\n")
