@@ -84,7 +84,7 @@ def log_sigmoid_rows(W: Tensor, diagonal: str = "volmin") -> Tensor:
     """log T of free weights W [..., K, K]; T[i, j] = A[i, j] / sum_k A[i, k], A[i, j] = sigmoid(w).
 
     "volmin": A[i, i] = 1 (Li et al., ICML 2021). "dtm": A[i, i] = 1 + sigmoid(w_ii), learnable.
-    DTM's paper prints a sum over columns; its text and its loss need the row sum.
+    DTM's section 3.4 prints a sum over columns; its text and its loss need the row sum.
     """
     if diagonal == "volmin":
         own = torch.zeros_like(W)
