@@ -251,10 +251,11 @@ def instance(
             f"instance noise needs one label an input, not labels {list(clean.shape)} "
             f"for inputs {list(x.shape)}."
         )
+    rate = _rate(rate)
     if not temperature > 0:
         raise BadInput(f"temperature must be above 0, not {temperature}.")
     shift, scale = _moments(x) if features == "standardized" else _raw255(x)
-    q = _flip_rates(_rate(rate), _uniform(len(clean), generator))
+    q = _flip_rates(rate, _uniform(len(clean), generator))
     seeds = (_uniform(num_classes, generator) * 2**53).long().tolist()
     law = _Law(x, shift, scale / temperature, q.float(), seeds)
 
