@@ -431,10 +431,11 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server():
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     handler = type("Handler", (Server,), {"files": {}, "ranges": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True).start()
         handler.url = f"http://127.0.0.1:{httpd.server_port}/"
         yield handler
         httpd.shutdown()

@@ -721,7 +721,8 @@ def download(
         target = (Path(to) if packed else folder) / file
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _fetch(url, target, md5, progress)
+            if not target.is_file():  # an archive that could not be unpacked is still there
+                _fetch(url, target, md5, progress)
             if packed:
                 _unpack(target, Path(to), source.folder)
         except OSError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import warnings
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -336,7 +337,7 @@ def _tensor(array: np.ndarray, what: str) -> Tensor:
 
 
 def _finite(x: Tensor, what: str) -> Tensor:
-    bad = ~torch.isfinite(x.reshape(len(x), -1))
+    bad = ~torch.isfinite(x.flatten(1))
     if bad.any():
         row, column = bad.nonzero()[0].tolist()
         raise BadInput(
@@ -380,17 +381,25 @@ def _read_table(path: Path, options: _Options) -> pd.DataFrame:
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
-        separator = "\t" if path.suffix == ".tsv" else ","
-        header = list(pd.read_csv(path, sep=separator, nrows=0).columns)
-        # Labels are read as they stand, so that a class called NA or 007 keeps its name.
-        raw = {column: str for column in _label_columns(header, options, str(path)) if column}
-        frame = pd.read_csv(path, sep=separator, converters=raw)
+        return _read_csv(path, "\t" if path.suffix == ".tsv" else ",", options)
     except ImportError as error:
         raise BadInput(f"{path} needs pyarrow: pip install 'ytilde[parquet]'.") from error
     except BadInput:
         raise
-    except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
-        raise BadInput(f"{path} cannot be read as a table ({error}).") from error
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise BadInput(f"{path} cannot be read as a table ({reason}).") from error
+
+
+def _read_csv(path: Path, separator: str, options: _Options) -> pd.DataFrame:
+    with warnings.catch_warnings():
+        # Rows longer than the header: pandas would drop the surplus and only warn.
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        frame = pd.read_csv(path, sep=separator, index_col=False)
+    # Labels are read again as they stand, so that a class called NA or 007 keeps its name.
+    labels = [c for c in _label_columns(list(frame.columns), options, str(path)) if c is not None]
+    raw = pd.read_csv(path, sep=separator, usecols=labels, dtype=str, keep_default_na=False)
+    frame[labels] = raw[labels]
     unnamed = [column for column in frame.columns[:1] if str(column).startswith("Unnamed: 0")]
     return frame.drop(columns=unnamed)  # an index that pandas saved; it says nothing of the rows
 
