@@ -54,7 +54,7 @@ def test_images_and_own_network(digits):
     x, y = digits
     images = (x.reshape(-1, 8, 8) / 16).astype(np.float32)
     own = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
-    clf = Classifier("ce", backbone=own, epochs=10).fit(images, y)
+    clf = Classifier("ce", backbone=own, epochs=60).fit(images, y)
     assert clf.score(images, y) > 0.85
     assert all(p.grad is None for p in own.parameters())  # the user's own network is not touched
     with pytest.raises(BadInput, match="divide yours by 255"):
@@ -118,7 +118,7 @@ def test_pixels():
     x = torch.rand(12, 1, 16, 16, generator=generator)
     y = (x[:, 0] > 0.5).long()
     y[:, 0] = -1
-    clf = Classifier("ce", backbone="unet:width=8,depth=2", epochs=30, batch_size=4)
+    clf = Classifier("ce", backbone="unet:width=8,depth=2", epochs=60, lr=0.01, batch_size=4)
     clf.fit(x.numpy(), y.numpy())
     assert clf.predict(x.numpy()).shape == (12, 16, 16)
     known = y.numpy() >= 0

@@ -100,7 +100,7 @@ def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: An
         base = Recipe(optimizer="adamw", lr=1e-3, weight_decay=1e-4, batch_size=16, augment="flip")
         steps, most = 4000, 100
     elif max(shape[1:]) <= 64:
-        augment = "crop+flip" if shape[0] == 3 else "crop2"
+        augment = "none" if max(shape[1:]) < 16 else "crop+flip" if shape[0] == 3 else "crop2"
         base = Recipe(lr=0.05, weight_decay=5e-4, batch_size=128, augment=augment)
         steps, most = 4000, 60
     else:

@@ -361,7 +361,7 @@ def as_images(X: Any) -> Tensor:
 
 
 def _ndim(X: Any) -> int:
-    return getattr(X, "ndim", None) or np.ndim(X)
+    return X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
 
 
 def _rows(X: Any, index: NDArray[np.int64]) -> Any:
