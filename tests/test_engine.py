@@ -12,7 +12,7 @@ from ytilde.engine import Diverged, Recipe, Trainer, _Stage, default_recipe, lea
 from ytilde.method import create, fit_method
 from ytilde.testing import blobs
 
-RECIPE = Recipe(epochs=3, batch_size=40, lr=0.05, val=0.0, schedule="constant")
+RECIPE = Recipe(epochs=3, batch_size=40, lr=0.05, val=0.0, schedule="constant", device="cpu")
 
 
 class Linear(nn.Module):
@@ -123,7 +123,9 @@ def test_balance_draws_classes_equally(model):
     y = torch.where(torch.arange(300) < 240, 0, torch.where(torch.arange(300) < 270, 1, 2))
     data = replace(data, y=y)
     recipe = replace(RECIPE, balance=True)
-    stage = _Stage(Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None)
+    stage = _Stage(
+        Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None
+    )
     counts = torch.bincount(y[stage._draw(torch.arange(300))], minlength=3)
     assert (counts - 100).abs().max() <= 10  # unbalanced: 240, 30, 30
 
@@ -139,7 +141,9 @@ def test_unit_weights_are_a_plain_shuffle(model):
 def test_batches_have_one_size_and_lose_few_rows(model, n, size):
     data = blobs(n)
     recipe = replace(RECIPE, batch_size=size)
-    stage = _Stage(Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None)
+    stage = _Stage(
+        Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None
+    )
     batches = stage._batches(torch.arange(n))
     assert len({len(b) for b in batches}) == 1
     assert len(batches[0]) <= size
@@ -221,7 +225,9 @@ class Killed(Exception):
 def test_resumes_to_the_same_bits(tmp_path, stop_at):
     """A two-stage pipeline stopped after some epoch equals one that never stopped."""
     data = blobs(rate=0.2)
-    recipe = Recipe(epochs=3, batch_size=32, optimizer="adam", lr=0.01, ema=0.9, keep="best")
+    recipe = Recipe(
+        epochs=3, batch_size=32, optimizer="adam", lr=0.01, ema=0.9, keep="best", device="cpu"
+    )
 
     def run(folder, resume=False, stop=None):
         method = create("ce")

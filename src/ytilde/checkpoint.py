@@ -46,7 +46,9 @@ def _write(path: Path, content: bytes) -> None:
 
 def save(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """Write tensors and JSON-able `meta` as one safetensors file with a digest over both."""
-    kept = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    kept = {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+    }
     text = json.dumps(meta)
     header = {"ytilde": text, "digest": _digest(kept, text)}
     write_atomic(path, lambda temporary: _write(temporary, save_tensors(kept, header)))

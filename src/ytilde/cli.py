@@ -23,11 +23,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from . import __version__, datasets, noise, readers
-from .checkpoint import write_atomic, write_text
-from .data import BadInput, Data
-from .engine import Diverged, Record, Recipe, Trainer, default_recipe
-from .estimator import Classifier
-from .method import create, list_methods, lookup, unknown
+from .checkpoint import write_atomic
+from .data import BadInput, Data, unknown
+from .engine import Diverged, Recipe, Record, Trainer, default_recipe
+from .estimator import RECIPE_FIELDS, Classifier
+from .method import create, list_methods, lookup
 from .runs import Run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -140,7 +140,11 @@ def fit(
     fields, settings = parse_flags(ctx.args, method)
     seed = settings.pop("seed", 0)
     settings |= {"val": settings.get("val", 0.1)}
-    read = {"label": label, "clean_label": clean_label, "image_column": image_column}
+    read: dict[str, Any] = {
+        "label": label,
+        "clean_label": clean_label,
+        "image_column": image_column,
+    }
     found = readers.read(source, data_root=data_root, **read)
     data = found.data
     if task and (task == "segmentation") != (data.y.dim() > 1):
@@ -159,7 +163,7 @@ def fit(
     folder = out_folder or _free_folder(Path("runs"), f"{Path(source).stem}-{method}")
     with Run.open(folder, config, resume=resume, force=force) as run:
         signal.signal(signal.SIGTERM, _terminated)
-        own = {name: getattr(recipe, name) for name in _ESTIMATOR_FIELDS}
+        own = {name: getattr(recipe, name) for name in RECIPE_FIELDS}
         clf = Classifier(create(method, **fields), backbone, random_state=seed, **own)
         monitor = (lambda trainer: _measure(trainer, tests)) if tests else None
         with _Bar() as bar:
@@ -181,12 +185,6 @@ def fit(
     _print_summary(summary, corrupted, told, folder)
     if trainer is None:
         raise typer.Exit(130)
-
-
-_ESTIMATOR_FIELDS = (
-    "epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule", "augment",
-    "precision", "ema", "clip", "val", "keep", "patience", "balance", "device",
-)  # fmt: skip
 
 
 def _test_data(
@@ -257,9 +255,7 @@ def summarise(history: list[Record]) -> dict[str, Any]:
     return summary
 
 
-def _print_summary(
-    summary: dict[str, Any], data: Data, told: dict[str, Any], folder: Path
-) -> None:
+def _print_summary(summary: dict[str, Any], data: Data, told: dict[str, Any], folder: Path) -> None:
     table = Table(title=None, show_header=True, header_style="bold")
     table.add_column("test accuracy")
     table.add_column("", justify="right")
@@ -365,10 +361,8 @@ def noise_command(
         raise BadInput("data that is read lazily is corrupted by `fit --noise`, not written here")
     generator = Recipe(seed=seed).generator("noise")
     options = {"rate": rate} | ({"features": features} if features else {})
-    made = noise.corrupt(
-        kind, data.x, data.y, data.num_classes, generator=generator, **options
-    )
-    arrays = {"x": np.asarray(data.x), "y": made.y.numpy(), "clean": data.y.numpy()}
+    made = noise.corrupt(kind, data.x, data.y, data.num_classes, generator=generator, **options)
+    arrays: dict[str, Any] = {"x": np.asarray(data.x), "y": made.y.numpy(), "clean": data.y.numpy()}
     arrays |= {"rows": made.rows.numpy(), "names": np.asarray(data.names or [])}
 
     def write(path: Path) -> None:

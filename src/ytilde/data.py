@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -17,6 +18,14 @@ class BadInput(ValueError):
 
     The command line prints it and exits with code 2; nothing is written.
     """
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """One sentence for a name that does not exist, with the near ones."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or list(known)
+    return f"unknown {what} {name!r}; " + (
+        f"did you mean {', '.join(near)}?" if known else "there are none"
+    )
 
 
 class Rows(Protocol):
@@ -91,7 +100,7 @@ class Batch(NamedTuple):
 
     x: Tensor
     y: Tensor
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]
 
 
 class Step(NamedTuple):

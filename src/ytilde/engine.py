@@ -159,8 +159,8 @@ class RandomState:
         if device.type == "cuda":
             torch.cuda.init()
             self.sources.append(torch.cuda.default_generators[device.index or 0])
-        self.seed, self.states = seed, None  # type: ignore[assignment]
-        self.states: list[Tensor] | None
+        self.seed = seed
+        self.states: list[Tensor] | None = None
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -416,8 +416,13 @@ def _scores(probs: Tensor, y: Tensor) -> Tensor:
     chosen = probs.gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     losses = -chosen.clamp(min=1e-12).log() * known
     right = (probs.argmax(-1) == y) & known
-    return torch.stack([t.double().flatten(1).sum(1) if t.dim() > 1 else t.double()
-                        for t in (right, losses, known)], dim=1)
+    return torch.stack(
+        [
+            t.double().flatten(1).sum(1) if t.dim() > 1 else t.double()
+            for t in (right, losses, known)
+        ],
+        dim=1,
+    )
 
 
 class _Best:
@@ -478,14 +483,13 @@ class _Stage:
         self.total = torch.zeros((), device=device)  # of the losses of an epoch
         self.done = torch.zeros((), device=device)  # steps of the epoch
         self.first_bad = torch.zeros((), device=device)  # the first step without a finite loss
-        self.factor, self.beta1 = 1.0, None  # type: ignore[assignment]
-        self.beta1: float | None
+        self.factor = 1.0
+        self.beta1: float | None = None
         self.graph: _Graph | None = None
 
     def epoch(self, epoch: int) -> float:
         """One pass over the rows; returns the mean loss. The host waits once, at the end."""
-        trainer, method = self.trainer, self.trainer.method
-        method.train()
+        self.trainer.method.train()
         self._set_rates(epoch)
         self.step_info.epoch.fill_(epoch)
         for counter, value in ((self.total, 0.0), (self.done, 0.0), (self.first_bad, math.inf)):

@@ -20,12 +20,18 @@ from torch import Tensor, nn
 
 from . import checkpoint
 from .data import IGNORE, BadInput, Batch, Data
-from .engine import History, Record, Recipe, Trainer, choose_device, default_recipe
+from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
 from .transition import confident_joint
 
 if TYPE_CHECKING:
     from .auditing import Audit
+
+
+RECIPE_FIELDS = (
+    "epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule", "augment",
+    "precision", "ema", "clip", "val", "keep", "patience", "balance", "device",
+)  # fmt: skip
 
 
 class Classifier(ClassifierMixin, BaseEstimator):
@@ -138,9 +144,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return create(self.method)
 
     def _recipe(self, data: Data) -> Recipe:
-        names = ("epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule")
-        names += ("augment", "precision", "ema", "clip", "val", "keep", "patience", "balance")
-        own = {name: getattr(self, name) for name in (*names, "device")}
+        own = {name: getattr(self, name) for name in RECIPE_FIELDS}
         seed = self.random_state
         if not isinstance(seed, (int, np.integer, type(None))):
             seed = seed.randint(2**31 - 1)
@@ -271,7 +275,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
             probs[held] = fitted.predict_proba(_rows(X, held))
             own = fitted._own_transition(_rows(X, held))
             if own is not None:
-                T = np.zeros((len(given), len(classes), len(classes)), np.float32) if T is None else T
+                T = (
+                    np.zeros((len(given), len(classes), len(classes)), np.float32)
+                    if T is None
+                    else T
+                )
                 T[held] = own
         return audit(probs, labels, transition=T, names=names)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from .backbones import as_backbone, create_backbone, default_backbone
-from .data import BadInput, Batch, Data, Spec, Step
-from .engine import RandomState, Record, Recipe, Trainer
+from .data import BadInput, Batch, Data, Spec, Step, unknown
+from .engine import RandomState, Recipe, Record, Trainer
 from .heads import Head, Softmax, Upsampled
 from .losses import mean
 from .readers import split
@@ -26,6 +25,9 @@ from .transition import noisy_posterior
 
 class Net(nn.Module):
     """Normalisation, backbone, head: raw inputs ([0, 1] pixels) -> a distribution over labels."""
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, spec: Spec, head: Head) -> None:
         super().__init__()
@@ -214,14 +216,6 @@ def create(name: str, **fields: Any) -> Method:
 def _check_field(name: str, cls: type[Method], field: str) -> None:
     if field not in cls.field_names():
         raise BadInput(unknown(f"field of {name}", field, cls.field_names()))
-
-
-def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """One sentence for a name that does not exist, with the near ones."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or list(known)
-    return f"unknown {what} {name!r}; " + (
-        f"did you mean {', '.join(near)}?" if known else "there are none"
-    )
 
 
 # ---- from data to a fitted method -------------------------------------------------------------------

@@ -52,7 +52,9 @@ class Run:
         try:
             return json.loads((folder / "config.json").read_text())
         except FileNotFoundError:
-            raise BadInput(f"{folder} holds no run; `ytilde fit ... --out {folder}` makes one") from None
+            raise BadInput(
+                f"{folder} holds no run; `ytilde fit ... --out {folder}` makes one"
+            ) from None
         except (OSError, ValueError) as error:
             raise BadInput(f"{folder / 'config.json'} cannot be read: {error}") from error
 
