@@ -238,7 +238,8 @@ def test_gradients_by_finite_differences(name):
             given = dict(zip(names, params, strict=True))
             return torch.func.functional_call(module, given, (h, *extra))
 
-        assert torch.autograd.gradcheck(call, (features(2).requires_grad_(), *values))
+        h = features(2).requires_grad_()
+        assert torch.autograd.gradcheck(call, (h, *values), fast_mode=len(values) > 4)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -481,7 +482,7 @@ def test_memory_does_not_grow_with_the_samples(name, monkeypatch):
         return memory.peak
 
     for what in ("train", "predict", "variance"):
-        assert peak(2000, what) <= 1.01 * peak(500, what)  # both of several blocks
+        assert peak(900, what) <= 1.01 * peak(300, what)  # both of several blocks
 
 
 def test_memory_meter_sees_what_is_kept():
@@ -649,9 +650,9 @@ def test_float32_stays_within_one_percent(length, parallel):
     exact = copy.deepcopy(head).double()
     # The residual itself is rounded in float32: both sides start from the same one.
     spread, r = head.spread.bias[None], head.residual(h, y)
-    rounded = head._whiten(r, spread).square().sum(-1)
-    precise = exact._whiten(r.double(), spread.double()).square().sum(-1)
-    assert rounded.item() == pytest.approx(precise.item(), rel=0.01)
+    rounded = heads._whiten(r, spread, 0.5)[0].norm().item()
+    precise = heads._whiten(r.double(), spread.double(), 0.5)[0].norm().item()
+    assert rounded**2 == pytest.approx(precise**2, rel=0.01)
     loss, exact_loss = head.nll(h, y), exact.nll(h.double(), y)
     assert loss.item() == pytest.approx(exact_loss.item(), rel=0.01)
     found = torch.autograd.grad(loss, [head.mean.bias, head.spread.bias])

@@ -457,21 +457,22 @@ class LogisticNormal(_Noisy):
         _check_labels(y, h)
         y = y.unsqueeze(-1)
         hit = y == torch.arange(self.width, device=y.device)
-        r = self.target * hit.to(h.dtype) - self.mean(h)
-        if self.dummy:
-            return r
-        # The last class is where all coordinates are low.
-        return r - self.target * (y == self.width).to(h.dtype)
+        r = torch.add(-self.mean(h), hit, alpha=self.target)
+        # Without the dummy the last class is where all coordinates are low.
+        return r if self.dummy else torch.add(r, y == self.width, alpha=-self.target)
 
     @_full_precision
     def quadratic(self, h: Tensor, y: Tensor) -> Tensor:
         """r^T Sigma^-1 r [...]: the label's part of the loss (twice), attenuated by Sigma."""
-        return self._whiten(self.residual(h, y), self._spread(h)).square().sum(-1)
+        r, spread = self.residual(h, y), self._spread(h)
+        if self.covariance == "full":
+            return (_whiten(r, spread, self.lam)[0] / self.lam).square().sum(-1)
+        return (r / spread).square().sum(-1)
 
     @_full_precision
     def log_det(self, h: Tensor) -> Tensor:
         """log det Sigma(h) [...]."""
-        return self._log_det(self._spread(h))
+        return 2 * self._energy(h.new_zeros(*h.shape[:-1], self.width), self._spread(h))
 
     def moments(self, h: Tensor) -> tuple[Tensor, ...]:
         return self.mean(h), self._spread(h)
@@ -496,24 +497,49 @@ class LogisticNormal(_Noisy):
         return (F.softplus(self.spread(h)) + self.lam).expand(*h.shape[:-1], self.width)
 
     def _energy(self, r: Tensor, spread: Tensor) -> Tensor:
-        return 0.5 * (self._whiten(r, spread).square().sum(-1) + self._log_det(spread))
+        """(r^T Sigma^-1 r + log det Sigma) / 2."""
+        if self.covariance == "full":
+            return _RankOneEnergy.apply(r, spread, self.lam)
+        return 0.5 * (r / spread).square().sum(-1) + spread.log().sum(-1)
 
-    def _whiten(self, r: Tensor, spread: Tensor) -> Tensor:
-        """A^-1 r by Sherman and Morrison. Its squared norm is the quadratic form, never negative.
 
-        The expanded form of that norm loses all digits in float32 where c is long.
-        """
-        if self.covariance != "full":
-            return r / spread
-        c = spread
-        along = (c * r).sum(-1, keepdim=True) / (self.lam + c.square().sum(-1, keepdim=True))
-        return (r - c * along) / self.lam
+def _whiten(r: Tensor, c: Tensor, lam: float) -> tuple[Tensor, Tensor, Tensor]:
+    """lam A^-1 r for A = c c^T + lam I (Sherman and Morrison), c.A^-1 r and lam + |c|^2.
 
-    def _log_det(self, spread: Tensor) -> Tensor:
-        if self.covariance != "full":
-            return 2 * spread.log().sum(-1)
-        length = spread.square().sum(-1)
-        return 2 * ((self.width - 1) * math.log(self.lam) + (self.lam + length).log())
+    |A^-1 r|^2 is the quadratic form of Sigma = A A^T and never negative; written out in the
+    products of r and c it loses all digits in float32 where c is long.
+    """
+    total = torch.linalg.vector_norm(c, dim=-1, keepdim=True).square() + lam
+    along = (c * r).sum(-1, keepdim=True) / total
+    return torch.addcmul(r, along, c, value=-1), along, total
+
+
+class _RankOneEnergy(torch.autograd.Function):
+    """(r^T Sigma^-1 r + log det Sigma) / 2 for Sigma = A A^T, A = c c^T + lam I, in O(D).
+
+    With w = A^-1 r and v = A^-1 w = Sigma^-1 r, where c.v = c.w / (lam + |c|^2), the gradients are
+    v in r (eq. 6) and 2 c / (lam + |c|^2) - (c.w) v - (c.v) w in c. By hand, with the factors of
+    the two vectors gathered first, this takes a third of autograd's time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, r: Tensor, c: Tensor, lam: float) -> Tensor:
+        lam_w, cw, total = _whiten(r, c, lam)
+        ctx.lam = lam
+        ctx.save_for_backward(c, lam_w, cw, total)
+        log_det = total.squeeze(-1).log().add_((c.shape[-1] - 1) * math.log(lam))
+        return log_det.add_(torch.linalg.vector_norm(lam_w, dim=-1).square(), alpha=0.5 / lam**2)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        c, lam_w, cw, total = ctx.saved_tensors
+        grad = outputs[0].unsqueeze(-1)
+        share = grad / total  # grad_r = of_w lam_w - of_c c
+        of_w, of_c = grad * ctx.lam**-2, share * cw / ctx.lam
+        grad_r = (lam_w * of_w).addcmul_(of_c, c, value=-1)
+        grad_c = c * torch.addcmul(share + share, cw, of_c)
+        return grad_r, grad_c.addcmul_(torch.addcmul(of_c, cw, of_w), lam_w, value=-1), None
 
 
 class Upsampled(Head):
