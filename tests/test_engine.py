@@ -137,7 +137,9 @@ def test_unit_weights_are_a_plain_shuffle(model):
     assert torch.equal(stage._draw(torch.arange(64)).sort().values, torch.arange(64))
 
 
-@pytest.mark.parametrize("n, size", [(1000, 128), (130, 128), (100, 128), (257, 128), (5000, 128)])
+@pytest.mark.parametrize(
+    ("n", "size"), [(1000, 128), (130, 128), (100, 128), (257, 128), (5000, 128)]
+)
 def test_batches_have_one_size_and_lose_few_rows(model, n, size):
     data = blobs(n)
     recipe = replace(RECIPE, batch_size=size)

@@ -1,4 +1,4 @@
-"""Files that hold tensors: safetensors with a JSON header and a digest. Nothing is ever unpickled."""
+"""Files, written whole or not at all; tensors as safetensors with a digest, never a pickle."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 import tempfile
+import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -42,6 +44,22 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_csv(path: Path, frame: pd.DataFrame) -> None:
+    """A table for people: no text in it is run as a formula by a spreadsheet."""
+    write_text(path, frame.map(spreadsheet_safe).to_csv(index=False))
+
+
+def spreadsheet_safe(value: object) -> object:
+    """Text that cannot start a formula; control characters are spelled out."""
+    if not isinstance(value, str):
+        return value
+    text = "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) == "Cc" else c for c in value
+    )
+    start = unicodedata.normalize("NFKC", value).lstrip()[:1]  # full-width signs count too
+    return "'" + text if start in {"=", "+", "-", "@"} or text != value else text
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

@@ -23,19 +23,24 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from . import __version__, datasets, noise, readers
-from .checkpoint import write_atomic
+from .checkpoint import write_atomic, write_csv
 from .data import BadInput, Data, unknown
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe
 from .estimator import RECIPE_FIELDS, Classifier
 from .method import create, list_methods, lookup
 from .runs import Run
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 out = Console(highlight=False)
 
 
-# ---- flags that come from dataclass fields -----------------------------------------------------------
+# ---- flags that come from dataclass fields -------------------------------------------------------
 
 
 def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -105,7 +110,7 @@ def field_comments(cls: type) -> dict[str, str]:
     return found
 
 
-# ---- commands ----------------------------------------------------------------------------------------
+# ---- commands ------------------------------------------------------------------------------------
 
 Source = Annotated[str, typer.Argument(help="csv, parquet, npz, image folder, or a named set")]
 Label = Annotated[str | None, typer.Option(help="column with the labels")]
@@ -157,8 +162,8 @@ def fit(
         "source": source, "data_root": str(data_root) if data_root else None, **read,
         "test": test, "noise": noise_text, "method": method, "fields": fields,
         "backbone": backbone, "recipe": dataclasses.asdict(recipe),
-        "fingerprint": found.fingerprint, "schema": dataclasses.asdict(found.schema), "classes": list(names or ()),
-        "versions": versions(), "realised_noise": told,
+        "fingerprint": found.fingerprint, "schema": dataclasses.asdict(found.schema),
+        "classes": list(names or ()), "versions": versions(), "realised_noise": told,
     }  # fmt: skip
     folder = out_folder or _free_folder(Path("runs"), f"{Path(source).stem}-{method}")
     with Run.open(folder, config, resume=resume, force=force) as run:
@@ -311,8 +316,7 @@ def _write_predictions(path: Path, clf: Classifier, data: Data, given: bool = Tr
         columns["given_label"] = [data.class_name(k) for k in data.y.tolist()]
     columns["predicted_label"] = clf.classes_[best]
     columns["predicted_prob"] = probs.max(-1).round(6)
-    frame = safe_csv(pd.DataFrame(columns))
-    write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
+    write_csv(path, pd.DataFrame(columns))
 
 
 @app.command()
@@ -426,7 +430,7 @@ def demo(
     run_demo(out_folder, epochs)
 
 
-# ---- shared ------------------------------------------------------------------------------------------
+# ---- shared --------------------------------------------------------------------------------------
 
 
 class _Bar:
@@ -434,8 +438,9 @@ class _Bar:
 
     def __enter__(self) -> _Bar:
         columns = (
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
-            TimeRemainingColumn(), TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.description}"), BarColumn(),
+            TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
         )  # fmt: skip
         self.bar = Progress(*columns, console=out, disable=not out.is_terminal)
         self.tasks: dict[str, Any] = {}

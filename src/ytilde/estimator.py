@@ -350,7 +350,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
 
 def as_images(X: Any) -> Tensor:
-    """Images as [N, C, H, W]: uint8, or float in [0, 1]; [N, H, W] and [N, H, W, 3] are put right."""
+    """[N, C, H, W] images, uint8 or float in [0, 1]; [N, H, W] and [N, H, W, 3] are put right."""
     x = X.detach().cpu() if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(X))
     if x.dim() == 3:
         x = x[:, None]

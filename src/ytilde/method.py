@@ -65,7 +65,7 @@ class Method(nn.Module):
         nn.Module.__init__(self)  # before the dataclass's __init__ sets the fields
         return self
 
-    # ---- what a method may override -----------------------------------------------------------
+    # ---- what a method may override -------------------------------------------------------------
 
     def build(self, spec: Spec) -> None:
         """Make the networks and all state; here one Net."""
@@ -106,7 +106,7 @@ class Method(nn.Module):
         variance = self.net.head.variance(self.net.features(x))
         return None if variance is None else variance.sum(-1)
 
-    # ---- shared -------------------------------------------------------------------------------
+    # ---- shared ---------------------------------------------------------------------------------
 
     def new_net(self) -> Net:
         """Another network of the same kind, freshly initialised."""
@@ -162,7 +162,7 @@ def unseen(x: Tensor) -> Batch:
     return Batch(x, nothing, nothing)
 
 
-# ---- the registry ---------------------------------------------------------------------------------
+# ---- the registry --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _check_field(name: str, cls: type[Method], field: str) -> None:
         raise BadInput(unknown(f"field of {name}", field, cls.field_names()))
 
 
-# ---- from data to a fitted method -------------------------------------------------------------------
+# ---- from data to a fitted method ----------------------------------------------------------------
 
 
 def make_spec(
