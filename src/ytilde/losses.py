@@ -172,9 +172,7 @@ def symmetric_ce(logits: Tensor, y: Tensor, alpha: float = 0.1, beta: float = 1.
     return alpha * ce(logits, y) + beta * reverse
 
 
-def bootstrap_soft(
-    logits: Tensor, y: Tensor, beta: float = 0.95, detach: bool = False
-) -> Tensor:
+def bootstrap_soft(logits: Tensor, y: Tensor, beta: float = 0.95, detach: bool = False) -> Tensor:
     """Cross-entropy with targets beta onehot + (1 - beta) p. Reed et al., ICLR 2015, eq. 6.
 
     The paper differentiates the p in the target too (entropy minimisation); `detach` stops that.
@@ -209,12 +207,12 @@ class _TemperedLogSoftmax(torch.autograd.Function):
     """log exp_t(z - lambda(z)) with lambda such that the probabilities sum to 1.
 
     The sum Z(lambda) falls like a power; Z^(1-t) is a power mean of linear functions, hence almost
-    linear and concave (t > 1), its reciprocal's counterpart convex (t < 1). So Newton's steps on
-    it start at the left end of the bracket, never pass the root, and need far fewer steps than
-    the usual fixed-point iteration, which leaves |Z - 1| up to 0.2 at t = 2, K = 100.
+    linear, concave for t > 1 and convex for t < 1. So Newton's method on it, started at the left
+    end of the bracket, never passes the root and is done in a few steps, where the usual
+    fixed-point iteration leaves |Z - 1| up to 0.2 after five (t = 2, K = 100).
     """
 
-    STEPS = 16  # |Z - 1| < 1e-6 after 10 at the worst of t in [0.1, 5], K <= 1000, any logits
+    STEPS = 10  # |Z - 1| < 1e-13 in float64 at the worst of t in [0.1, 5], K <= 1000, any logits
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, t: float) -> Tensor:
@@ -226,6 +224,7 @@ class _TemperedLogSoftmax(torch.autograd.Function):
             log_escort = (t * log_p).logsumexp(-1, keepdim=True)
             shift = shift + torch.expm1((t - 1) * log_sum) / (t - 1) * (log_sum - log_escort).exp()
         log_p = _log_exp_t(z - shift, t)
+        log_p = log_p - log_p.logsumexp(-1, keepdim=True)  # what float32 rounding has left
         ctx.save_for_backward(log_p)
         ctx.t = t
         return log_p
