@@ -7,6 +7,7 @@ and m = 0 is the data, so `alpha_bar[0] = 1`. The schedule knows no network.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -142,8 +143,7 @@ class Diffusion(nn.Module):
         Features are standardised too: an entry of a unit vector in 512-d is too small to learn.
         """
         mean, std = _moments(w0)
-        own, other = (self.shift, self.scale), (self.mean, self.std)
-        into = own if self.standardise else other
+        into = (self.shift, self.scale) if self.standardise else (self.mean, self.std)
         into[0].copy_(mean)
         into[1].copy_(std)
         for buffer, value in zip(
@@ -183,7 +183,7 @@ class Diffusion(nn.Module):
         features = features.repeat_interleave(n, 0)
         w = self._start(len(features), generator)
         path = self.schedule.path(steps)
-        for now, then in zip(path, path[1:], strict=False):
+        for now, then in itertools.pairwise(path):
             m, s = (torch.full((len(w),), i, device=w.device) for i in (now, then))
             w0 = self.schedule.to_x0(self._denoise(w, features, m), w, m, self.predict)
             w0 = w0.clamp(self.mean - self.clip * self.std, self.mean + self.clip * self.std)
@@ -322,14 +322,14 @@ class _Condition(nn.Module):
 
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
-        self.half = width // 2
+        self.pairs = width // 2
         self.features = nn.Linear(features, width)
-        self.step = nn.Linear(2 * self.half, width)
+        self.step = nn.Linear(2 * self.pairs, width)
         self.out = nn.Linear(width, width)
 
     def forward(self, features: Tensor, m: Tensor) -> Tensor:
-        k = torch.arange(self.half, device=m.device, dtype=torch.float32)
-        angle = m[:, None] * torch.exp(-math.log(10_000) * k / self.half)
+        k = torch.arange(self.pairs, device=m.device, dtype=torch.float32)
+        angle = m[:, None] * torch.exp(-math.log(10_000) * k / self.pairs)
         sines = torch.cat([angle.sin(), angle.cos()], 1).to(features.dtype)
         return F.silu(self.out(F.silu(self.features(features) + self.step(sines))))
 

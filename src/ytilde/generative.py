@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .data import IGNORE, BadInput
+from .losses import ce
 
 __all__ = [
     "CausalModel",
@@ -136,9 +136,7 @@ class CausalModel(nn.Module):
     def generate(self, y: int, n: int, generator: torch.Generator) -> Tensor:
         """n draws of x from class y, [n, *shape]. Call in eval mode."""
         label = self._one_hot(y, n)
-        z = torch.randn(
-            n, self.z_dim, generator=generator, device=label.device, dtype=label.dtype
-        )
+        z = torch.randn(n, self.z_dim, generator=generator, device=label.device, dtype=label.dtype)
         return self.decode(label, z)
 
     def _one_hot(self, y: int, n: int) -> Tensor:
@@ -195,7 +193,7 @@ def elbo_terms(
     """
     return Terms(
         reconstruction_error(out.x_hat, x, distance),
-        F.cross_entropy(_wide(out.noisy_logits), y, reduction="none", ignore_index=IGNORE),
+        ce(out.noisy_logits, y),
         negative_entropy(logits),
         gaussian_kl(out.mu, out.logvar),
     )
@@ -260,11 +258,12 @@ def sample_latent(
     return mu + (logvar / 2).exp() * e
 
 
-class _MLP(nn.Sequential):
+class _MLP(nn.Module):
     """Two hidden layers on two inputs side by side: [B, a], [B, b] -> [B, out]."""
 
     def __init__(self, inputs: int, out: int, width: int = 128) -> None:
-        super().__init__(
+        super().__init__()
+        self.body = nn.Sequential(
             nn.Linear(inputs, width),
             nn.LeakyReLU(),
             nn.Linear(width, width),
@@ -273,7 +272,7 @@ class _MLP(nn.Sequential):
         )
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        return super().forward(torch.cat([first, second], -1))
+        return self.body(torch.cat([first, second], -1))
 
 
 class _ConvEncoder(nn.Module):
