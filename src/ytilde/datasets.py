@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,14 @@ def _set(
     if int(y.max()) >= len(names) or int(y.min()) < IGNORE:
         raise BadInput(f"{what} holds labels outside its {len(names)} classes.")
     return Data(x, y, len(names), clean, tuple(names))
+
+
+def _embedded(root: Path, split: str) -> Data:
+    """6,000 + 2,000 images of Fashion-MNIST that come with the package (MIT licence)."""
+    file = resources.files("ytilde") / "embedded" / "fashion_mnist.npz"
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+        x, y, names = arrays[f"x_{split}"], arrays[f"y_{split}"], arrays["names"]
+    return _set(torch.from_numpy(x)[:, None], torch.from_numpy(y).long(), names.tolist(), what=file)
 
 
 # ------------------------------------------------------------------ MNIST and Fashion-MNIST: idx
@@ -599,6 +608,7 @@ _THREE = ("train", "val", "test")
 _SETS = {
     "mnist": _Entry(_mnist),
     "fashion-mnist": _Entry(_fashion_mnist),
+    "fashion-mnist-small": _Entry(_embedded),
     "cifar10": _Entry(_cifar10),
     "cifar100": _Entry(_cifar100),
     "cifar100-coarse": _Entry(_cifar100_coarse),

@@ -132,7 +132,7 @@ class Method(nn.Module):
 
     def set_params(self, **fields: Any) -> Method:
         for name, value in fields.items():
-            _check_field(self.name, type(self), name)
+            _check_field(self.name, type(self), name, value)
             setattr(self, name, value)
         return self
 
@@ -208,14 +208,17 @@ def lookup(name: str) -> Entry:
 def create(name: str, **fields: Any) -> Method:
     """An unbuilt method by its registry name, with these fields."""
     entry = lookup(name)
-    for field in fields:
-        _check_field(name, entry.cls, field)
+    for field, value in fields.items():
+        _check_field(name, entry.cls, field, value)
     return entry.cls(**(entry.preset | fields))
 
 
-def _check_field(name: str, cls: type[Method], field: str) -> None:
+def _check_field(name: str, cls: type[Method], field: str, value: Any) -> None:
     if field not in cls.field_names():
         raise BadInput(unknown(f"field of {name}", field, cls.field_names()))
+    kind = str(cls.__dataclass_fields__[field].type)
+    if isinstance(value, str) and "float | str" in kind and value != "auto":
+        raise BadInput(f"{field} of {name} must be a number or auto, not {value!r}")
 
 
 # ---- from data to a fitted method ----------------------------------------------------------------

@@ -16,8 +16,8 @@ from .engine import Record
 class Run:
     """An open run folder: config.json, metrics.jsonl, summary.json; locked while it is open."""
 
-    def __init__(self, folder: Path, lock: IO[str]) -> None:
-        self.folder, self._lock = folder, lock
+    def __init__(self, folder: Path, lock: IO[str], new: bool) -> None:
+        self.folder, self._lock, self._new = folder, lock, new
         self._metrics = (folder / "metrics.jsonl").open("a")
 
     @classmethod
@@ -45,7 +45,7 @@ class Run:
             _empty(folder)
         if not exists or not resume:
             write_text(folder / "config.json", json.dumps(config, indent=1))
-        return cls(folder, lock)
+        return cls(folder, lock, new=not exists)
 
     @staticmethod
     def config(folder: Path) -> dict[str, Any]:
@@ -82,9 +82,12 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: type | None, *_: Any) -> None:
         self._metrics.close()
         self._lock.close()
+        if self._new and kind is not None and issubclass(kind, BadInput):
+            if not self.history(self.folder):
+                shutil.rmtree(self.folder, ignore_errors=True)  # refused before it began
 
 
 def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:

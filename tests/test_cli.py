@@ -1,0 +1,224 @@
+"""The command line: what users type, and what they get for wrong input."""
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from sklearn.datasets import make_blobs
+
+from ytilde import cli
+
+FAST = [
+    "--epochs",
+    "3",
+    "--batch-size",
+    "32",
+    "--backbone",
+    "mlp:width=16,depth=1",
+    "--method",
+    "ce",
+]
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def ytilde(*words, cwd=None, check=True):
+    """Run the command in this process (imports cost seconds); a traceback is a failure."""
+    stdout, stderr, code = io.StringIO(), io.StringIO(), 0
+    before = sys.argv, Path.cwd(), cli.out
+    sys.argv, cli.out = ["ytilde", *map(str, words)], Console(file=stdout, width=200)
+    os.chdir(cwd or before[1])
+    try:
+        with redirect_stdout(stdout), redirect_stderr(stderr):
+            cli.main()
+    except SystemExit as exit_:
+        code = exit_.code or 0
+    finally:
+        sys.argv, cli.out = before[0], before[2]
+        os.chdir(before[1])
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    done = Done(code, stdout.getvalue(), stderr.getvalue())
+    if check:
+        assert done.returncode == 0, done
+    return done
+
+
+def refused(*words, match, cwd=None):
+    done = ytilde(*words, cwd=cwd, check=False)
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert match in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    x, y = make_blobs(300, centers=3, n_features=4, random_state=0)
+    frame = pd.DataFrame(x, columns=list("abcd"))
+    frame["label"] = np.array(["cat", "dog", "=cmd()"])[y]
+    frame.iloc[:200].to_csv(folder / "train.csv", index=False)
+    frame.iloc[200:].to_csv(folder / "test.csv", index=False)
+    frame.iloc[200:].drop(columns="label").to_csv(folder / "new.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(table):
+    folder = table / "run"
+    ytilde("fit", table / "train.csv", "--label", "label", *FAST, "--out", folder,
+           "--test", table / "test.csv", "--noise", "symmetric:0.2")  # fmt: skip
+    return folder
+
+
+def test_fit_fills_a_run_folder(run):
+    config = json.loads((run / "config.json").read_text())
+    assert config["method"] == "ce"
+    assert config["recipe"]["epochs"] == 3
+    assert config["versions"]["torch"]
+    assert 0.05 < config["realised_noise"]["rate"] < 0.3
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [r["epoch"] for r in records] == [1, 2, 3]
+    assert all({"loss", "val_accuracy", "test_accuracy"} <= set(r) for r in records)
+    summary = json.loads((run / "summary.json").read_text())
+    assert {"last", "chosen", "mean_of_last_ten"} <= set(summary)
+    assert len(pd.read_csv(run / "predictions.csv")) == 200
+
+
+def test_predict_new_rows(run, table):
+    out = table / "predictions.csv"
+    ytilde("predict", run, table / "new.csv", "--out", out)
+    frame = pd.read_csv(out)
+    assert len(frame) == 100
+    # a class name that is a spreadsheet formula is written so that none runs it
+    assert set(frame["predicted_label"]) <= {"cat", "dog", "'=cmd()"}
+    assert frame["predicted_prob"].between(0, 1).all()
+
+
+def test_existing_run_needs_resume_or_force(run, table):
+    words = ["fit", table / "train.csv", *FAST, "--out", run]
+    refused(*words, match="--resume, --force")
+    refused(*words, "--resume", match="other settings")
+
+
+def test_noise_writes_the_truth_beside_it(tmp_path):
+    ytilde("noise", "digits", "--kind", "instance", "--rate", "0.4", "--out", tmp_path / "n.npz")
+    with np.load(tmp_path / "n.npz", allow_pickle=False) as made:
+        assert abs((made["y"] != made["clean"]).mean() - 0.4) < 0.05
+        assert np.allclose(made["rows"].sum(1), 1, atol=1e-5)
+    ytilde("fit", tmp_path / "n.npz", *FAST, "--out", tmp_path / "r")
+
+
+def test_methods_lists_fields(tmp_path):
+    assert "elr" in ytilde("methods").stdout
+    shown = ytilde("methods", "ln").stdout
+    assert "--tau" in shown
+    assert "Fidelity" in shown
+    assert "--batch-size" in ytilde("methods", "recipe").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["fit", "train.csv", "--method", "ell"], "did you mean"),
+        (["fit", "train.csv", "--method", "ln", "--tua", "1"], "tau"),
+        (["fit", "train.csv", "--method", "ln", "--tau", "abc"], "tau"),
+        (["fit", "train.csv", "--epochs", "many"], "--epochs"),
+        (["fit", "train.csv", "--backbone", "resnet81"], "resnet"),
+        (["fit", "fashion-mnits"], "fashion-mnist"),
+        (["fit", "train.csv", "--label", "lable"], "label"),
+        (["fit", "missing.csv"], "missing.csv"),
+        (["fit", "empty.csv"], "empty.csv"),
+        (["fit", "one.csv"], "two classes"),
+        (["fit", "nan.csv"], "nan.csv"),
+        (["fit", "train.csv", "--noise", "instance:1.4"], "1.4"),
+        (["fit", "train.csv", "--noise", "instnace:0.4"], "instance"),
+        (["predict", "nowhere", "train.csv"], "nowhere"),
+        (["predict", "run", "wrong.csv"], "wrong.csv"),
+        (["noise", "digits", "--rate", "2"], "2"),
+        (["data", "imagenet"], "imagenet"),
+        (["fit", "broken"], "broken"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_written(words, match, table, run):
+    (table / "empty.csv").write_text("")
+    (table / "one.csv").write_text("a,label\n1,x\n2,x\n3,x\n")
+    (table / "nan.csv").write_text("a,label\n1,x\n,y\n3,x\n")
+    (table / "wrong.csv").write_text("z\n1\n2\n")
+    for name in ("a", "b"):
+        (table / "broken" / name).mkdir(parents=True, exist_ok=True)
+        (table / "broken" / name / "x.png").write_bytes(b"\x89PNG broken")
+    before = sorted(p for p in table.rglob("*"))
+    refused(*words, match=match, cwd=table)
+    assert sorted(p for p in table.rglob("*")) == before
+
+
+def test_full_disk_and_read_only_folder(table, tmp_path):
+    refused("fit", table / "train.csv", *FAST, "--out", "/proc/nowhere/run", match="/proc/nowhere")
+
+
+def test_two_processes_on_one_folder(table, tmp_path):
+    long = ["fit", table / "train.csv", "--epochs", "100000", *FAST[2:], "--out", tmp_path / "r"]
+    first = subprocess.Popen(
+        [sys.executable, "-m", "ytilde", *map(str, long)], stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_for(tmp_path / "r" / "metrics.jsonl", lines=1)
+        refused(*long, "--resume", match="another process")
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(20) == 143
+    finally:
+        first.kill()
+
+
+def wait_for(path: Path, lines: int) -> None:
+    for _ in range(600):
+        if path.exists() and len(path.read_text().splitlines()) >= lines:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} did not grow to {lines} lines")
+
+
+def killed_and_resumed(table, folder, kills, seed):
+    """SIGKILL a fit at random moments, resume it, and compare with one never killed."""
+    words = ["fit", table / "train.csv", "--epochs", "25", *FAST[2:], "--optimizer", "adam"]
+    ytilde(*words, "--out", folder / "whole")
+    rng = random.Random(seed)
+    command = [sys.executable, "-m", "ytilde", *map(str, words), "--out", str(folder / "cut")]
+    for k in range(kills):
+        extra = ["--resume"] if k else []
+        process = subprocess.Popen([*command, *extra], stdout=subprocess.DEVNULL)
+        metrics = folder / "cut" / "metrics.jsonl"
+        seen = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+        wait_for(metrics, min(seen + 1, 24))
+        time.sleep(rng.random() * 0.2)
+        process.kill()
+        process.wait()
+    ytilde(*words, "--out", folder / "cut", "--resume")
+    model = "model.safetensors"
+    assert (folder / "whole" / model).read_bytes() == (folder / "cut" / model).read_bytes()
+
+
+def test_a_killed_fit_resumes_to_the_same_bits(table, tmp_path):
+    killed_and_resumed(table, tmp_path, kills=2, seed=0)
+
+
+@pytest.mark.slow
+def test_a_fit_killed_ten_times_resumes_to_the_same_bits(table, tmp_path):
+    killed_and_resumed(table, tmp_path, kills=10, seed=1)
