@@ -143,6 +143,7 @@ def fit(
     `ytilde methods NAME` lists the method's fields; `ytilde methods recipe` the recipe's.
     """
     fields, settings = parse_flags(ctx.args, method)
+    create(method, **fields)  # a wrong field is refused before anything is read
     seed = settings.pop("seed", 0)
     settings |= {"val": settings.get("val", 0.1)}
     read: dict[str, Any] = {

@@ -85,9 +85,11 @@ class Run:
     def __exit__(self, kind: type | None, *_: Any) -> None:
         self._metrics.close()
         self._lock.close()
-        if self._new and kind is not None and issubclass(kind, BadInput):
-            if not self.history(self.folder):
-                shutil.rmtree(self.folder, ignore_errors=True)  # refused before it began
+        refused = kind is not None and issubclass(kind, BadInput)
+        if refused and self._new and not self.history(self.folder):  # before it began: no trace
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if not any(self.folder.parent.iterdir()):
+                self.folder.parent.rmdir()
 
 
 def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
