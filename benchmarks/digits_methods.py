@@ -4,9 +4,10 @@
     PYTHONPATH=src python benchmarks/digits_methods.py gce elr --seeds 5
 
 1257 rows for training and 540 for testing, an mlp of 128 units, Adam at a constant 4e-3 for 100
-epochs of batches of 256: enough for plain cross-entropy to learn most wrong labels by heart. Each seed has its own
-split, noise, initialisation and order, which all methods share, so the t-test is paired. Each run
-appends a JSON line to --out; runs that are there with the same fields and recipe are not run again.
+epochs of batches of 256: enough for plain cross-entropy to learn most wrong labels by heart. Each
+seed has its own split, noise, initialisation and order, which all methods share, so the t-test is
+paired. Each run appends a JSON line to --out; what is there with the same fields and recipe is not
+run again.
 """
 
 import argparse

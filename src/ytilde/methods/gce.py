@@ -1,0 +1,28 @@
+"""Generalised cross-entropy (1 - p_y^q) / q. Zhang and Sabuncu, NeurIPS 2018, eq. 6.
+
+Fidelity: the paper's loss and its q = 0.7; its truncated form is `truncated_gce`. "auto" chooses q
+from the grid of Englesson et al. (ICML 2023) by noisy validation accuracy, as they do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..data import Batch, Step
+from ..losses import gce, mean
+from ..method import Method, register, view
+
+
+@register("gce")
+@dataclass(eq=False, repr=False)
+class GCE(Method):
+    q: float | str = 0.7  # in (0, 1]: towards 0 cross-entropy, at 1 half the absolute error
+
+    grid: ClassVar[Mapping[str, Sequence[float]]] = {"q": (0.1, 0.3, 0.5, 0.7, 0.9)}
+    grid_by: ClassVar[str] = "accuracy"
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        x, y = view(batch, step)
+        return mean(gce(self.net(x), y, float(self.q)), y)
