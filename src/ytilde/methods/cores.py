@@ -1,7 +1,7 @@
 """CORES: confidence-regularised cross-entropy with a sample sieve. Cheng et al., ICLR 2021.
 
 Fidelity: the paper's regulariser (eq. 3) with a uniform prior of the noisy labels, and its dynamic
-sieve (eq. 5-6): an example is left out while its label fits worse than the mean over all classes
+sample sieve: an example is left out while its label fits worse than the mean over all classes
 (the regulariser stands on both sides of the paper's inequality and cancels). beta is 0 for 10 of
 100 epochs, then rises to 2 in 30, and the sieve starts at epoch 30: here fractions. The second
 phase (CORES^2*: consistency training on what the sieve left out) is not part of it. Each

@@ -1,12 +1,14 @@
-"""ELR+: ELR with two networks, averaged weights and mixup. Liu et al., NeurIPS 2020, section 4.4.
+"""ELR+: ELR with two networks, averaged weights and mixup. Liu et al., NeurIPS 2020.
 
 Fidelity: each network trains on mixup of labels and of running targets; its targets come from the
-weight average of the OTHER network on the unmixed view, and the average of both weight averages
+weight average of the OTHER network on the unmixed view, and the mean of both weight averages
 predicts. Both networks read the same batch here, each with its own view and mixing (the authors
-shuffle twice). The weight average starts as a plain mean of the weights so far, so that short runs
-are not held at the initial weights. The averages see batches in training mode, so batch norm's
-statistics are their own. ramp: the authors raise lam over about 0.4 of training on CIFAR-100, not
-on CIFAR-10, whose settings are the defaults. Memory: twice `elr`'s.
+shuffle twice). The weight average starts as a plain mean of the weights so far, so that a short run
+is not held at the initial weights (the authors raise its decay over 40,000 steps instead). The
+averages see batches in training mode, so batch norm's statistics are their own. ramp: the authors
+raise lam over 0.4 of training on CIFAR-100, not on CIFAR-10, whose settings are the defaults.
+
+Memory: twice `elr`'s, and four networks.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""SOP+: SOP with consistency of two views and balanced classes. Liu et al., ICML 2022, section 4.
+"""SOP+: SOP with consistency of two views and balanced classes. Liu et al., ICML 2022.
 
 Fidelity: the paper's two extra terms with its weights, KL(p(view 1) || p(view 2)) with the first
 held fixed, and cross-entropy of the batch's mean prediction with the uniform distribution. One
