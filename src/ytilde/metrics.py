@@ -61,7 +61,7 @@ class Reliability(NamedTuple):
 
     confidence: Array  # mean promised probability
     accuracy: Array  # share that came true
-    count: Array
+    size: Array  # examples in the bin
 
 
 def reliability(
@@ -90,7 +90,7 @@ def calibration_error(
     """Expected calibration error of any promised probability: Guo et al. (2017), eq. 3."""
     curve = reliability(confidence, correct, bins=bins, adaptive=adaptive)
     gap = np.abs(curve.confidence - curve.accuracy)
-    return float((curve.count * gap).sum() / curve.count.sum()) if curve.count.size else np.nan
+    return float((curve.size * gap).sum() / curve.size.sum()) if curve.size.size else np.nan
 
 
 def ece(probs: ArrayLike, y: ArrayLike, *, bins: int = 15) -> float:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 __all__ = [
-    "Test",
+    "Result",
     "average_ranks",
     "best_marks",
     "bootstrap_interval",
@@ -37,47 +37,45 @@ def mean_sd(values: ArrayLike) -> tuple[float, float]:
     return float(v.mean()), float(v.std(ddof=1)) if v.size > 1 else float("nan")
 
 
-class Test(NamedTuple):
+class Result(NamedTuple):
     """A two-sided test of two series: mean(a) - mean(b), the statistic and its p-value."""
-
-    __test__ = False  # not a test case, whatever pytest thinks of the name
 
     difference: float
     statistic: float
     p: float
 
 
-def paired_t(a: ArrayLike, b: ArrayLike) -> Test:
+def paired_t(a: ArrayLike, b: ArrayLike) -> Result:
     """Student's t-test of the differences of two series paired by seed."""
     x, z = _series(a, b, paired=True)
     d = x - z
     sd = d.std(ddof=1)
     if sd == 0:  # the same difference everywhere: no t, but no doubt either
-        return Test(float(d.mean()), *_certain(float(d.mean())))
+        return Result(float(d.mean()), *_certain(float(d.mean())))
     t = float(d.mean() / (sd / np.sqrt(d.size)))
-    return Test(float(d.mean()), t, float(2 * stats.t.sf(abs(t), d.size - 1)))
+    return Result(float(d.mean()), t, float(2 * stats.t.sf(abs(t), d.size - 1)))
 
 
-def welch_t(a: ArrayLike, b: ArrayLike) -> Test:
+def welch_t(a: ArrayLike, b: ArrayLike) -> Result:
     """Welch's t-test: two unpaired series whose variances may differ."""
     x, z = _series(a, b, paired=False)
     difference = float(x.mean() - z.mean())
     vx, vz = x.var(ddof=1) / x.size, z.var(ddof=1) / z.size
     if vx + vz == 0:
-        return Test(difference, *_certain(difference))
+        return Result(difference, *_certain(difference))
     t = difference / np.sqrt(vx + vz)
     freedom = (vx + vz) ** 2 / (vx**2 / (x.size - 1) + vz**2 / (z.size - 1))
-    return Test(difference, float(t), float(2 * stats.t.sf(abs(t), freedom)))
+    return Result(difference, float(t), float(2 * stats.t.sf(abs(t), freedom)))
 
 
-def wilcoxon(a: ArrayLike, b: ArrayLike) -> Test:
+def wilcoxon(a: ArrayLike, b: ArrayLike) -> Result:
     """Wilcoxon's signed-rank test of two paired series; exact for small n without ties."""
     x, z = _series(a, b, paired=True)
     d = x - z
     if not d.any():
-        return Test(0.0, 0.0, 1.0)
+        return Result(0.0, 0.0, 1.0)
     result = stats.wilcoxon(d)
-    return Test(float(d.mean()), float(result.statistic), float(result.pvalue))
+    return Result(float(d.mean()), float(result.statistic), float(result.pvalue))
 
 
 def bootstrap_interval(
@@ -98,8 +96,11 @@ def bootstrap_interval(
         raise BadInput("A bootstrap interval needs a series of at least two values.")
     if np.ptp(v) == 0:
         return float(v[0]), float(v[0])
-    draws = np.random.default_rng(seed).integers(0, v.size, (resamples, v.size))
-    boot = np.asarray(statistic(v[draws], axis=1))
+    rng = np.random.default_rng(seed)
+    at_once = max(1, 1_000_000 // v.size)  # so that memory does not grow with resamples x N
+    sizes = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
+    draws = (v[rng.integers(0, v.size, (size, v.size))] for size in sizes)
+    boot = np.concatenate([np.asarray(statistic(draw, axis=1)) for draw in draws])
     tail = np.array([(1 - level) / 2, (1 + level) / 2])
     if kind == "bca":
         tail = _bca_levels(v, boot, statistic, tail)
