@@ -1,0 +1,844 @@
+"""The benchmark: runs the cells of the papers' tables and keeps what came out.
+
+A run is decided by its inputs, and its line in `results/TABLE.jsonl` carries their hash: what is
+there already is not run again, so every command can be stopped, killed and repeated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table as Grid
+from torch import Tensor
+
+from . import bench_report, datasets, metrics, noise
+from .bench_tables import (
+    PROTOCOLS,
+    SCALES,
+    Cell,
+    Table,
+    cells,
+    choose,
+    digest,
+    experiment,
+    inputs,
+    list_tables,
+    load_table,
+)
+from .data import BadInput, Batch, Data, unknown
+from .engine import Recipe, Record, Trainer, choose_device
+from .method import create, fit_method
+
+LIVES = 5  # how often the process of one run may die before the run counts as failed
+STANDARD = Path("results")
+
+Line = dict[str, Any]  # of a results file
+Say = Callable[[str, "Job", Any], None]  # say("epoch" | "done", job, record or line)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a cell."""
+
+    cell: Cell
+    scale: str
+    seed: int
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return inputs(self.cell, self.scale, self.seed)
+
+    @property
+    def hash(self) -> str:
+        return digest(self.inputs)
+
+    def __str__(self) -> str:
+        return f"{self.cell.table}: {self.cell.key} | seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs read, work and write; no part of what decides a result."""
+
+    results: Path = STANDARD
+    work: Path = Path("runs/bench")  # checkpoints of runs that are not done
+    data_root: Path | None = None
+    device: str = "auto"
+    commit: str | None = None
+
+
+# ---- the results files --------------------------------------------------------------------------
+
+
+def load_results(folder: Path) -> list[Line]:
+    """The lines of all results files, in order; a line that a crash cut short is passed over."""
+    lines = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for text in path.read_text().splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(line, dict) and "hash" in line and "status" in line:
+                lines.append(line)
+    return lines
+
+
+def done(folder: Path) -> dict[str, Line]:
+    """The result of every run that has one, by its hash; whichever table asked for it."""
+    return {line["hash"]: line for line in load_results(folder) if line["status"] == "done"}
+
+
+def append(path: Path, line: Line) -> None:
+    """Add a line, unless the file holds the result of that run already."""
+    with locked(path.parent / f".{path.stem}.lock"), path.open("a+b") as file:
+        file.seek(0)
+        before = file.read()
+        result = f'"hash": "{line["hash"]}", "status": "done"'.encode()
+        if result in before:
+            return
+        cut = b"\n" if before and not before.endswith(b"\n") else b""  # after a crash
+        file.write(cut + json.dumps(line).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process holds the lock; a killed process holds none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# ---- data ---------------------------------------------------------------------------------------
+
+
+@cache
+def _load(name: str, split: str, root: Path | None, stand_in: bool) -> Data:
+    return _stand_in(name, split) if stand_in else datasets.load(name, root, split)
+
+
+# The tiny scale's sets: shape of an input, classes, rows of (train, test).
+_SIZES: dict[str, tuple[tuple[int, int, int], int, tuple[int, int]]] = {
+    "mnist": ((1, 28, 28), 10, (200, 100)),
+    "fashion": ((1, 28, 28), 10, (200, 100)),
+    "cifar10": ((3, 32, 32), 10, (200, 100)),
+    "svhn": ((3, 32, 32), 10, (200, 100)),
+    "cifar10n": ((3, 32, 32), 10, (200, 100)),
+    "cifar100": ((3, 32, 32), 100, (400, 200)),
+    "cifar100n": ((3, 32, 32), 100, (400, 200)),
+    "clothing1m": ((3, 224, 224), 14, (56, 28)),
+    "webvision": ((3, 224, 224), 50, (100, 50)),
+    "ilsvrc12": ((3, 224, 224), 50, (100, 50)),
+    "voc2012": ((3, 256, 256), 21, (8, 4)),
+    "cityscapes": ((3, 256, 512), 19, (8, 4)),
+}
+
+
+def _stand_in(name: str, split: str) -> Data:
+    """A made set of the same shape and classes, with few rows: one pattern a class, and noise."""
+    shape, k, sizes = _SIZES[name.split("-")[0]]
+    n = sizes[0] if split == "train" else sizes[1]
+    pixels = name in ("voc2012", "cityscapes")
+    patterns = torch.rand(k, shape[0], 4, 4, generator=Recipe().generator("noise", name))
+    generator = Recipe().generator("noise", f"{name}/{split}")
+    if pixels:  # blocks of a class each, in the class's colour
+        coarse = torch.randint(k, (n, shape[1] // 32, shape[2] // 32), generator=generator)
+        y = coarse.repeat_interleave(32, 1).repeat_interleave(32, 2)
+        x = patterns[:, :, 0, 0][y].permute(0, 3, 1, 2)
+    else:
+        y = torch.arange(n) % k
+        x = torch.nn.functional.interpolate(patterns, shape[1:], mode="bilinear")[y]
+    x = x + 0.1 * torch.randn(x.shape, generator=generator)
+    data = Data((x.clamp(0, 1) * 255).to(torch.uint8), y, k)
+    if name.startswith(("cifar10n", "cifar100n")) and split == "train":
+        wrong = noise.symmetric(y, k, rate=0.3, generator=generator)
+        return dataclasses.replace(data, y=wrong.y, clean=y)
+    return data
+
+
+def prepare(
+    made_of: dict[str, Any], recipe: Recipe, root: Path | None
+) -> tuple[Data, dict[str, Data], float | None]:
+    """Training data with its noise, the test sets by prefix of their metrics, the realised rate.
+
+    The noisy test set has the training set's noise, from its own draws.
+    """
+    data = _load(made_of["data"], "train", root, made_of["stand_in"])
+    if made_of["rows"]:
+        data = data.rows(torch.arange(min(made_of["rows"], len(data))))
+    data = _corrupt(data, made_of["noise"], recipe.generator("noise"))
+    tests = {}
+    for k, name in enumerate(made_of["tests"]):
+        test = _load(name, "test", root, made_of["stand_in"])
+        tests[f"{name}/test_" if k else "test_"] = test
+        if made_of["noisy_test"] and k == 0:
+            noisy = _corrupt(test, made_of["noise"], recipe.generator("noise", "test"))
+            tests["noisy_test_"] = noisy
+    if data.clean is None:
+        return data, tests, None
+    known = data.clean >= 0
+    return data, tests, float((data.y != data.clean)[known].double().mean())
+
+
+def _corrupt(data: Data, text: str | None, generator: torch.Generator) -> Data:
+    if text is None:
+        return data
+    made = noise.corrupt(text, data.x, data.y, data.num_classes, generator=generator)
+    return dataclasses.replace(data, y=made.y, clean=data.y)
+
+
+# ---- one run ------------------------------------------------------------------------------------
+
+
+def run_cell(
+    job: Job, place: Place, on_record: Callable[[Record], None] = lambda record: None
+) -> Line:
+    """Train and measure; the line for the results file. The same inputs give the same figures."""
+    made_of, began = job.inputs, time.perf_counter()
+    recipe = Recipe(**made_of["recipe"], seed=job.seed, device=place.device)
+    data, tests, rate = prepare(made_of, recipe, place.data_root)
+    method = create(made_of["method"], **_known_rate(made_of["fields"], rate))
+    root = place.data_root or Path(os.environ.get("YTILDE_DATA") or "data")
+    trainer = fit_method(
+        method,
+        data,
+        recipe,
+        backbone=made_of["backbone"].replace("{data}", str(root)),
+        folder=place.work / job.hash,
+        resume=True,
+        monitor=lambda trainer: measure(trainer, tests, made_of["miou"]),
+        on_record=on_record,
+        checkpoint_every=30,
+    )
+    history = trainer.history
+    if not any("test_accuracy" in record for record in history):  # nothing was validated
+        history = [*history, measure(trainer, tests, made_of["miou"])]
+    device = choose_device(place.device)
+    return {
+        "hash": job.hash,
+        "status": "done",
+        "experiment": experiment(made_of),
+        "table": job.cell.table,
+        "row": job.cell.row,
+        "group": job.cell.group,
+        "column": job.cell.column,
+        "scale": job.scale,
+        "seed": job.seed,
+        "inputs": made_of,
+        "noise_rate": rate,
+        **protocols(history),
+        "seconds": round(time.perf_counter() - began, 2),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "versions": versions(),
+        "commit": place.commit,
+    }
+
+
+def _known_rate(fields: dict[str, Any], rate: float | None) -> dict[str, Any]:
+    """`rate = "realised"`: the papers hand the true noise rate to the methods that need one."""
+    told = {"realised": "auto" if rate is None else rate}
+    return {k: told.get(v, v) if isinstance(v, str) else v for k, v in fields.items()}
+
+
+def measure(trainer: Trainer, tests: dict[str, Data], miou: bool) -> Record:
+    """Test figures of an epoch: of the true labels, and of noisy ones under the noisy posterior."""
+    record: Record = {}
+    for prefix, data in tests.items():
+        noisy = prefix.startswith("noisy")
+        record |= {f"{prefix}{k}": v for k, v in trainer.score(data, noisy=noisy).items()}
+    if miou:
+        record["test_miou"] = _miou(trainer, tests["test_"])
+    return record
+
+
+def _miou(trainer: Trainer, data: Data) -> float:
+    """Mean intersection over union of the classes that occur, from one confusion matrix."""
+    method: Any = trainer.method
+    confusion = metrics.Confusion(data.num_classes)
+
+    def count(batch: Batch) -> Tensor:
+        confusion.update(method.predict_proba(batch.x).argmax(-1), batch.y)
+        return batch.y.new_zeros(len(batch.y))
+
+    trainer.map(count, data)
+    return confusion.miou()
+
+
+def protocols(history: list[Record]) -> dict[str, Any]:
+    """Every test figure by each protocol: last epoch, chosen by noisy validation, mean of ten.
+
+    Epochs of an earlier stage (a warm-up) are not chosen, and count only where the last stage has
+    fewer than ten.
+    """
+    measured = [record for record in history if "test_accuracy" in record]
+    last = measured[-1]
+    keys = [key for key in last if "test_" in key]
+    ten = measured[-10:]
+    found: dict[str, Any] = {
+        "epochs": len(history),
+        "last": {key: last[key] for key in keys},
+        "mean_of_last_ten": {key: float(np.mean([r[key] for r in ten])) for key in keys},
+    }
+    rivals = [r for r in measured if r.get("stage") == last.get("stage") and "val_accuracy" in r]
+    if rivals:
+        chosen = max(rivals, key=lambda record: record["val_accuracy"])
+        found |= {"chosen": {key: chosen[key] for key in keys}, "chosen_epoch": chosen["epoch"]}
+        for name, record in (("val_last", last), ("val_chosen", chosen)):
+            found[name] = {key: record[key] for key in ("val_accuracy", "val_nll")}
+    return found
+
+
+def run_job(job: Job, place: Place, say: Say) -> None:
+    """Run a job unless its result is there, and add its line; a failure is a line as well."""
+    folder = place.work / job.hash
+    with locked(folder.with_suffix(".lock")):  # an orphan of a killed sweep may be at it still
+        if job.hash in done(place.results):
+            say("done", job, done(place.results)[job.hash])
+            return
+        try:
+            line = run_cell(job, place, lambda record: say("epoch", job, record))
+        except Exception as error:
+            reason = next(iter(str(error).splitlines()), "")
+            line = failure(job, place, f"{type(error).__name__}: {reason}")
+        append(place.results / f"{job.cell.table}.jsonl", line)
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.with_suffix(".lock").unlink(missing_ok=True)
+    say("done", job, line)
+
+
+def failure(job: Job, place: Place, error: str) -> Line:
+    """The line of a run that failed; it is tried again by the next command."""
+    where = {"table": job.cell.table, "row": job.cell.row, "group": job.cell.group}
+    where |= {"column": job.cell.column, "scale": job.scale, "experiment": experiment(job.inputs)}
+    line = {"hash": job.hash, "status": "failed", "error": error, **where, "seed": job.seed}
+    return line | {"inputs": job.inputs, "versions": versions(), "commit": place.commit}
+
+
+# ---- three ways to run many ---------------------------------------------------------------------
+
+
+def run_here(jobs: Sequence[Job], place: Place, say: Say, workers: int) -> None:
+    for job in jobs:
+        run_job(job, place, say)
+
+
+def run_processes(jobs: Sequence[Job], place: Place, say: Say, workers: int) -> None:
+    """Worker processes; a job whose process dies goes to another one, which resumes it."""
+    context = multiprocessing.get_context("spawn")
+    waiting, deaths = deque(jobs), Counter[str]()
+    busy: dict[Any, tuple[Any, Job]] = {}  # our end of the pipe -> process, its job
+
+    def start(ours: Any = None, process: Any = None) -> None:
+        if not waiting:
+            if ours is not None:
+                ours.close()  # the worker ends
+            return
+        if ours is None:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, place))
+            process.start()
+            theirs.close()
+        job = waiting.popleft()
+        busy[ours] = (process, job)
+        ours.send(job)
+
+    try:
+        for _ in range(min(workers, len(jobs))):
+            start()
+        while busy:
+            for ours in cast(list[Any], wait(list(busy))):
+                process, job = busy[ours]
+                try:
+                    kind, value = ours.recv()
+                except (EOFError, OSError):  # it was killed
+                    del busy[ours]
+                    process.join()
+                    deaths[job.hash] += 1
+                    if deaths[job.hash] < LIVES:
+                        waiting.appendleft(job)
+                    else:
+                        line = failure(job, place, f"its process died {LIVES} times")
+                        append(place.results / f"{job.cell.table}.jsonl", line)
+                        say("done", job, line)
+                    start()
+                    continue
+                say(kind, job, value)
+                if kind == "done":
+                    del busy[ours]
+                    start(ours, process)
+    finally:
+        for process, _ in busy.values():
+            process.terminate()
+
+
+def _serve(connection: Connection, place: Place) -> None:
+    """A worker: runs the jobs that come through the pipe, until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends us
+    torch.set_num_threads(1)
+
+    def say(kind: str, job: Job, value: Any) -> None:
+        try:
+            connection.send((kind, value))
+        except OSError:  # the parent is gone: finish the run, its line will be found
+            return
+
+    while True:
+        try:
+            job = connection.recv()
+        except (EOFError, OSError):
+            return
+        run_job(job, place, say)
+
+
+def run_ray(jobs: Sequence[Job], place: Place, say: Say, workers: int) -> None:
+    """Tasks of a Ray cluster whose nodes share the folders; Ray retries those that are killed."""
+    try:
+        import ray
+    except ImportError:
+        raise BadInput("--ray needs Ray: pip install 'ytilde[ray]'") from None
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False)
+    gpu = 1 / workers if choose_device(place.device).type == "cuda" else 0
+    place = dataclasses.replace(place, results=place.results.absolute(), work=place.work.absolute())
+
+    @ray.remote(num_cpus=1, num_gpus=gpu, max_retries=LIVES)
+    def task(job: Job) -> Line:
+        torch.set_num_threads(1)
+        lines: list[Line] = []
+        run_job(job, place, lambda kind, _, value: lines.append(value))
+        return lines[-1]
+
+    waiting = {task.remote(job): job for job in jobs}
+    while waiting:
+        ready, _ = ray.wait(list(waiting))
+        for reference in ready:
+            job = waiting.pop(reference)
+            try:
+                line = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                line = failure(job, place, f"{type(error).__name__}")
+                append(place.results / f"{job.cell.table}.jsonl", line)
+            say("done", job, line)
+
+
+# ---- sweeps -------------------------------------------------------------------------------------
+
+
+def run(
+    table: str | Table,
+    *,
+    only: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    seeds: int | None = None,
+    scale: str = "full",
+    workers: int = 1,
+    ray: bool = False,
+    tuned: bool = False,
+    place: Place | None = None,
+    say: Say = lambda kind, job, value: None,
+) -> list[Line]:
+    """Run what is missing of a table; returns the lines of all runs asked for, in their order.
+
+    seeds: how many; default the paper's number at the full scale, else 1. tuned: with the fields
+    that `tune` found best instead of the paper's.
+    """
+    place = place or Place(default_results(scale))
+    found = choose(cells(_table(table)), only, columns)
+    ready = [cell for cell in found if cell.reason is None]
+    if tuned:
+        lines = list(done(place.results).values())
+        ready = [best_point(_table(table), cell, scale, lines) or cell for cell in ready]
+    jobs = [
+        Job(cell, scale, seed)
+        for cell in ready
+        for seed in range(seeds or (_table(table).seeds if scale == "full" else 1))
+    ]
+    return sweep(jobs, workers=workers, ray=ray, place=place, say=say)
+
+
+def sweep(jobs: Sequence[Job], *, workers: int, ray: bool, place: Place, say: Say) -> list[Line]:
+    """Run the jobs that have no result yet; the lines of all of them, in their order."""
+    if not all(job.scale in SCALES for job in jobs):
+        raise BadInput(unknown("scale", jobs[0].scale, SCALES))
+    place = dataclasses.replace(place, commit=place.commit or commit())
+    place.results.mkdir(parents=True, exist_ok=True)
+    known = done(place.results)
+    unique = {job.hash: job for job in jobs}
+    missing = [job for name, job in unique.items() if name not in known]
+    execute = run_ray if ray else run_processes if workers > 1 else run_here
+    execute(missing, place, say, workers)
+    lines = {line["hash"]: line for line in load_results(place.results)} | done(place.results)
+    return [lines[job.hash] for job in jobs if job.hash in lines]
+
+
+def tune(
+    table: str | Table,
+    *,
+    only: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    scale: str = "full",
+    workers: int = 1,
+    ray: bool = False,
+    trials: int | None = None,
+    place: Place | None = None,
+    say: Say = lambda kind, job, value: None,
+) -> dict[str, dict[str, Any]]:
+    """Search the papers' grids by noisy validation, one seed; the best fields of each cell.
+
+    trials: so many points of the grid, proposed by Optuna, instead of all. The runs are ordinary
+    ones of seed 0: `run --tuned` reads the winner off them and adds the other seeds.
+    """
+    place = place or Place(default_results(scale))
+    table = _table(table)
+    ready = [c for c in choose(cells(table), only, columns) if c.reason is None and c.grid]
+    options: dict[str, Any] = {"workers": workers, "ray": ray, "place": place, "say": say}
+    if trials is None:
+        sweep([Job(point, scale, 0) for cell in ready for point in cell.points()], **options)
+    else:
+        for cell in ready:
+            _search(table, cell, scale, trials, options)
+    lines = list(done(place.results).values())
+    best = {cell.key: best_point(table, cell, scale, lines) for cell in ready}
+    return {key: cell.fields for key, cell in best.items() if cell is not None}
+
+
+def _search(table: Table, cell: Cell, scale: str, trials: int, options: dict[str, Any]) -> None:
+    """Optuna's proposals from the grid, several at a time; its journal lies in the work folder."""
+    try:
+        import optuna
+    except ImportError:
+        raise BadInput("--trials needs Optuna: pip install 'ytilde[tune]'") from None
+    place = options["place"]
+    place.work.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    journal = optuna.storages.journal.JournalFileBackend(str(place.work / "optuna.journal"))
+    study = optuna.create_study(
+        study_name=f"{scale}/{cell.table}/{cell.key}",
+        storage=optuna.storages.JournalStorage(journal),
+        sampler=optuna.samplers.TPESampler(seed=0),
+        direction="maximize",
+        load_if_exists=True,
+    )
+    finished = (optuna.trial.TrialState.COMPLETE,)
+    left = trials - len(study.get_trials(states=finished))
+    while left > 0:
+        asked = [study.ask() for _ in range(min(left, options["workers"]))]
+        points = [
+            cell.with_fields(
+                {name: trial.suggest_categorical(name, v) for name, v in cell.grid.items()}
+            )
+            for trial in asked
+        ]
+        jobs = [Job(point, scale, 0) for point in points]
+        lines = {line["hash"]: line for line in sweep(jobs, **options)}
+        for trial, job in zip(asked, jobs, strict=True):
+            score = validation(table, lines.get(job.hash))
+            if score is None:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                study.tell(trial, score)
+        left -= len(asked)
+
+
+def validation(table: Table, line: Line | None) -> float | None:
+    """How good noisy validation finds a run, higher is better; None: it failed, or has none."""
+    where = "val_chosen" if table.protocol == "chosen" else "val_last"
+    if line is None or where not in line:
+        return None
+    value = line[where][table.select]
+    return -value if table.select == "val_nll" else value
+
+
+def best_point(table: Table, cell: Cell, scale: str, lines: Iterable[Line]) -> Cell | None:
+    """The cell with the best fields of those tried; the first of equals; None: nothing tried."""
+    known = {line["hash"]: line for line in lines}
+    scores = [
+        (validation(table, known.get(Job(point, scale, 0).hash)), point) for point in cell.points()
+    ]
+    tried = [(score, point) for score, point in scores if score is not None]
+    return max(tried, key=lambda pair: pair[0])[1] if tried and cell.grid else None
+
+
+def _table(table: str | Table) -> Table:
+    return load_table(table) if isinstance(table, str) else table
+
+
+def default_results(scale: str) -> Path:
+    """Runs on made data are no results."""
+    return Path("runs/tiny") if scale == "tiny" else STANDARD
+
+
+@cache
+def versions() -> dict[str, str]:
+    """What runs here; asked for late, because the command line imports this file."""
+    from .cli import versions
+
+    return versions()
+
+
+@cache
+def commit() -> str | None:
+    """The commit that runs, with + where files differ from it; None outside a repository."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True)
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True)
+    except OSError:
+        return None
+    name = found.stdout.decode().strip()
+    return name + ("+" if changed.stdout.strip() else "") if name else None
+
+
+# ---- the command line ---------------------------------------------------------------------------
+
+bench_app = typer.Typer(no_args_is_help=True, help="The papers' tables: run them, compare.")
+out = Console(highlight=False)
+
+TableName = Annotated[str | None, typer.Argument(help="a table of `bench list`; or --all")]
+All = Annotated[bool, typer.Option("--all", help="every table")]
+Only = Annotated[list[str] | None, typer.Option("--only", help="a row or method; repeatable")]
+Columns = Annotated[
+    list[str] | None, typer.Option("--columns", help="a column, group, or GROUP/COLUMN; repeatable")
+]
+Scale = Annotated[
+    str, typer.Option(help="tiny: made data, seconds; reduced: fewer epochs; full: the paper's")
+]
+Workers = Annotated[int, typer.Option(help="runs at once, a process each")]
+Ray = Annotated[bool, typer.Option("--ray", help="put the runs on a Ray cluster")]
+Results = Annotated[Path | None, typer.Option(help="folder of the JSON lines")]
+DataRoot = Annotated[Path | None, typer.Option(help="where data sets lie; also $YTILDE_DATA")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda")]
+
+
+def _names(table: str | None, every: bool) -> list[str]:
+    if every == (table is not None):
+        raise BadInput("name one table (see `ytilde bench list`) or use --all")
+    return list_tables() if table is None else [load_table(table).name]
+
+
+@bench_app.command("list")
+def list_command(table: TableName = None, results: Results = None, scale: Scale = "full") -> None:
+    """The tables, or the cells of one: what can be run, what is done, what is missing and why."""
+    lines = list(done(results or default_results(scale)).values())
+    have = Counter(line["experiment"] for line in lines)
+    if table is None:
+        grid = Grid("table", "title", "cells", "can be run", "with results")
+        for name in list_tables():
+            found = cells(load_table(name))
+            ready = sum(cell.reason is None for cell in found)
+            with_results = sum(have[experiment(inputs(cell, scale, 0))] > 0 for cell in found)
+            title = load_table(name).title
+            grid.add_row(name, title, str(len(found)), str(ready), str(with_results))
+        out.print(grid)
+        return
+    grid = Grid("row", "group", "column", "method", "runs", "state")
+    for cell in cells(load_table(table)):
+        runs = have[experiment(inputs(cell, scale, 0))]
+        state = cell.reason or ("done" if runs else "ready")
+        grid.add_row(cell.row, cell.group, cell.column, cell.method, str(runs), state)
+    out.print(grid)
+
+
+@bench_app.command("run")
+def run_command(
+    table: TableName = None,
+    every: All = False,
+    only: Only = None,
+    columns: Columns = None,
+    seeds: Annotated[int | None, typer.Option(help="default: the paper's at full, else 1")] = None,
+    scale: Scale = "full",
+    workers: Workers = 1,
+    ray: Ray = False,
+    tuned: Annotated[bool, typer.Option("--tuned", help="with the fields `tune` found")] = False,
+    results: Results = None,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+) -> None:
+    """Run what is missing of a table and append one JSON line a run; stop and repeat at will."""
+    if scale not in SCALES:
+        raise BadInput(unknown("scale", scale, SCALES))
+    place = Place(results or default_results(scale), data_root=data_root, device=device)
+    failed = 0
+    for name in _names(table, every):
+        found = choose(cells(load_table(name)), only or (), columns or ())
+        for reason, count in Counter(c.reason for c in found if c.reason).items():
+            out.print(f"{name}: {count} cells cannot be run: {reason}")
+        with Progress(name) as progress:
+            lines = run(
+                name, only=only or (), columns=columns or (), seeds=seeds, scale=scale,
+                workers=workers, ray=ray, tuned=tuned, place=place, say=progress.say,
+            )  # fmt: skip
+        bad = [line for line in lines if line["status"] == "failed"]
+        failed += len(bad)
+        for line in bad:
+            out.print(
+                f"failed: {line['row']} | {line['group']} | {line['column']}: {line['error']}"
+            )
+        out.print(f"{name}: {len(lines) - len(bad)} runs done, in {place.results / name}.jsonl")
+    if failed:
+        raise typer.Exit(1)
+
+
+@bench_app.command("tune")
+def tune_command(
+    table: TableName = None,
+    every: All = False,
+    only: Only = None,
+    columns: Columns = None,
+    scale: Scale = "full",
+    workers: Workers = 1,
+    ray: Ray = False,
+    trials: Annotated[
+        int | None, typer.Option(help="so many points by Optuna; default: the whole grid")
+    ] = None,
+    results: Results = None,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+) -> None:
+    """Choose fields from the papers' grids by noisy validation, one seed; then `run --tuned`."""
+    if scale not in SCALES:
+        raise BadInput(unknown("scale", scale, SCALES))
+    place = Place(results or default_results(scale), data_root=data_root, device=device)
+    for name in _names(table, every):
+        with Progress(name) as progress:
+            best = tune(
+                name, only=only or (), columns=columns or (), scale=scale, workers=workers,
+                ray=ray, trials=trials, place=place, say=progress.say,
+            )  # fmt: skip
+        for key, fields in best.items():
+            out.print(f"{name}: {key}: {json.dumps(fields)}")
+
+
+@bench_app.command("report")
+def report_command(
+    table: TableName = None,
+    every: All = False,
+    scale: Annotated[str | None, typer.Option(help="default: full, or else reduced")] = None,
+    results: Results = None,
+    markdown: Annotated[Path | None, typer.Option(help="file to write")] = None,
+    html: Annotated[Path | None, typer.Option(help="file to write")] = None,
+    latex: Annotated[Path | None, typer.Option(help="file to write")] = None,
+) -> None:
+    """Ours beside the paper's, every cell shown; on the screen, or as Markdown, HTML or LaTeX."""
+    lines = load_results(results or default_results(scale or "full"))
+    reports = [report(name, lines, scale) for name in _names(table, every)]
+    written = False
+    for path, render in (
+        (markdown, bench_report.markdown),
+        (html, bench_report.html),
+        (latex, bench_report.latex),
+    ):
+        if path is not None:
+            bench_report.write(path, render(reports))
+            out.print(f"written: {path}")
+            written = True
+    if not written:
+        for each in reports:
+            bench_report.show(each, out)
+
+
+def report(
+    table: str | Table, lines: Sequence[Line], scale: str | None = None
+) -> bench_report.Report:
+    """What was measured of a table, cell by cell; without a scale: full runs, else reduced ones."""
+    table = _table(table)
+    finished = [line for line in lines if line["status"] == "done"]
+    errors = {line["experiment"]: line["error"] for line in lines if line["status"] == "failed"}
+    by_experiment: dict[str, list[Line]] = {}
+    for line in finished:
+        by_experiment.setdefault(line["experiment"], []).append(line)
+    entries = {}
+    for cell in cells(table):
+        note, runs, used = cell.reason, [], None
+        for used in [scale] if scale else ["full", "reduced"]:
+            name = experiment(inputs(cell, used, 0))
+            runs, tuned = by_experiment.get(name, []), False
+            note = errors.get(name, note)
+            if not runs and (best := best_point(table, cell, used, finished)):
+                runs, tuned = by_experiment[experiment(inputs(best, used, 0))], True
+            if runs:
+                note = "tuned" if tuned else None
+                break
+        entries[cell.group, cell.column, cell.row] = bench_report.entry(
+            table, cell, runs, used if runs else None, note
+        )
+    return bench_report.Report(table, entries)
+
+
+class Progress:
+    """What runs now and how far it is: a live table, or a line a run where nobody watches."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.count = name, Counter[str]()
+        self.running: dict[str, tuple[Job, Record]] = {}
+        self.live = Live(console=out, refresh_per_second=2, transient=True)
+
+    def say(self, kind: str, job: Job, value: Any) -> None:
+        if kind == "epoch":
+            self.running[job.hash] = (job, value)
+        else:
+            self.running.pop(job.hash, None)
+            self.count[value["status"]] += 1
+            if not out.is_terminal:
+                out.print(f"{job}: {value['status']}")
+        self.live.update(self.table())
+
+    def table(self) -> Grid:
+        title = f"{self.name}: {self.count['done']} done, {self.count['failed']} failed"
+        grid = Grid("run", "stage", "epoch", "loss", "noisy val", title=title)
+        for job, record in self.running.values():
+            figures = (record.get("loss", math.nan), record.get("val_accuracy", math.nan))
+            epoch = f"{record['epoch']}/{record['epochs']}"
+            grid.add_row(str(job), record["stage"], epoch, *(f"{f:.3f}" for f in figures))
+        return grid
+
+    def __enter__(self) -> Progress:
+        if out.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if out.is_terminal:
+            self.live.stop()
+
+
+__all__ = [
+    "PROTOCOLS",
+    "Job",
+    "Place",
+    "bench_app",
+    "cells",
+    "list_tables",
+    "load_results",
+    "load_table",
+    "protocols",
+    "report",
+    "run",
+    "run_cell",
+    "tune",
+]

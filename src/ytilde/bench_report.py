@@ -1,0 +1,389 @@
+"""Reports of the tables: ours beside the paper's, on the screen, as Markdown, HTML and LaTeX.
+
+An empty cell is shown as empty, a reduced run is marked, and every figure carries its n and sd.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from . import stats
+from .bench_tables import METRICS, PROTOCOLS, Cell, Figure, Group, Table
+from .checkpoint import write_text
+
+COMMAND = "python -m ytilde bench report --all --markdown docs/results.md"
+NAMES = {
+    "accuracy": "accuracy",
+    "ll": "log-likelihood",
+    "noisy_accuracy": "noisy accuracy",
+    "noisy_ll": "noisy log-likelihood",
+    "miou": "mIoU",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One metric of one cell: our runs by seed, in the paper's unit, and the paper's figure."""
+
+    values: dict[int, float]
+    paper: Figure
+    tolerance: float
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(list(self.values.values())))
+
+    @property
+    def sd(self) -> float:
+        return stats.mean_sd(list(self.values.values()))[1]
+
+    @property
+    def difference(self) -> float:
+        return self.mean - self.paper.mean
+
+    @property
+    def within(self) -> bool:
+        """Is the difference below the table's tolerance, or two sd of the paper?"""
+        return abs(self.difference) <= max(self.tolerance, 2 * (self.paper.sd or 0.0))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell of the report."""
+
+    measured: tuple[Measured, ...]  # one a metric
+    scale: str | None  # of the runs; None: there are none
+    note: str | None  # why it is empty, or that its fields were tuned
+    others: tuple[dict[str, float], ...]  # by metric: our mean by the other protocols
+    runs: tuple[dict[str, Any], ...]  # the lines of the results files
+
+
+@dataclass(frozen=True)
+class Report:
+    table: Table
+    entries: dict[tuple[str, str, str], Entry]  # group, column, row
+
+    def bold(self, group: str, column: str, k: int) -> set[str]:
+        """Rows whose k-th metric is not significantly worse than the best; among equal scales."""
+        of_column = {
+            row.name: self.entries[group, column, row.name]
+            for row in self.table.rows
+            if self.entries[group, column, row.name].runs
+        }
+        marked: set[str] = set()
+        for scale in {entry.scale for entry in of_column.values()}:
+            series = {r: e.measured[k].values for r, e in of_column.items() if e.scale == scale}
+            if len(series) > 1:
+                marked |= _best(series, self.table.test)
+        return marked
+
+    def p_value(self, group: str, column: str, row: str, k: int) -> float | None:
+        """Of the test against the best row of the column at the same scale."""
+        own = self.entries[group, column, row]
+        rivals = {
+            name.name: self.entries[group, column, name.name].measured[k].values
+            for name in self.table.rows
+            if self.entries[group, column, name.name].scale == own.scale
+        }
+        if own.scale is None or len(rivals) < 2:
+            return None
+        best = max(rivals, key=lambda name: float(np.mean(list(rivals[name].values()))))
+        a, b = _series(rivals[best], rivals[row], self.table.test)
+        if best == row or min(len(a), len(b)) < 2:
+            return None
+        test = stats.paired_t if self.table.test == "paired" else stats.welch_t
+        return test(a, b).p
+
+
+def _best(series: dict[str, dict[int, float]], test: str) -> set[str]:
+    if test == "paired":  # only the seeds that all rows have
+        common = set.intersection(*(set(values) for values in series.values()))
+        series = {r: {s: v[s] for s in sorted(common)} for r, v in series.items()} if common else {}
+    runs = {row: list(values.values()) for row, values in series.items()}
+    return stats.best_marks(runs, test="paired" if test == "paired" else "welch")
+
+
+def _series(a: dict[int, float], b: dict[int, float], test: str) -> tuple[list[float], list[float]]:
+    if test == "paired":
+        common = sorted(set(a) & set(b))
+        return [a[seed] for seed in common], [b[seed] for seed in common]
+    return list(a.values()), list(b.values())
+
+
+def entry(
+    table: Table, cell: Cell, runs: Sequence[dict[str, Any]], scale: str | None, note: str | None
+) -> Entry:
+    """Collect the runs of a cell; every metric counts so that higher is better."""
+    measured, others = [], []
+    for metric, figure in zip(cell.metrics, cell.paper, strict=True):
+        by_protocol = {
+            name: {run["seed"]: value(run, name, metric, table.percent) for run in runs}
+            for name in PROTOCOLS
+            if all(name in run for run in runs)
+        }
+        values = by_protocol.get(table.protocol, {})
+        measured.append(Measured(dict(sorted(values.items())), figure, table.tolerance))
+        others.append({n: float(np.mean(list(v.values()))) for n, v in by_protocol.items() if v})
+    if runs and not measured[0].values:
+        note, runs, scale = f"its runs have no figure by {table.protocol}", [], None
+    return Entry(tuple(measured), scale, note, tuple(others), tuple(runs))
+
+
+def value(run: dict[str, Any], protocol: str, metric: str, percent: bool) -> float:
+    """A run's figure in the paper's unit."""
+    name, _, test_set = metric.partition("@")
+    key, sign, share = METRICS[name]
+    prefix = f"{test_set}/" if test_set else ""
+    return run[protocol][prefix + key] * sign * (100 if percent and share else 1)
+
+
+# ---- words --------------------------------------------------------------------------------------
+
+
+def number(x: float, percent: bool) -> str:
+    return f"{x:.2f}" if percent else f"{x:.3f}"
+
+
+def ours(measured: Measured, entry: Entry, percent: bool) -> str:
+    """ "88.31 ± 0.40 (5)", with r for a reduced and t for a tiny run."""
+    if not measured.values:
+        return "–"
+    sd = "" if math.isnan(measured.sd) else f" ± {number(measured.sd, percent)}"
+    mark = {"reduced": " r", "tiny": " t"}.get(entry.scale or "", "")
+    tuned = " tuned" if entry.note == "tuned" else ""
+    return f"{number(measured.mean, percent)}{sd} ({len(measured.values)}){mark}{tuned}"
+
+
+def paper(measured: Measured, percent: bool) -> str:
+    sd = "" if measured.paper.sd is None else f" ± {number(measured.paper.sd, percent)}"
+    return f"{number(measured.paper.mean, percent)}{sd}"
+
+
+def difference(measured: Measured, percent: bool) -> str:
+    """ "-0.23 ≈": ≈ is within the tolerance."""
+    if not measured.values:
+        return ""
+    sign = "+" if measured.difference >= 0 else ""
+    return f"{sign}{number(measured.difference, percent)}{' ≈' if measured.within else ''}"
+
+
+def metric_name(metric: str) -> str:
+    name, _, test_set = metric.partition("@")
+    return f"{NAMES[name]} on {test_set}" if test_set else NAMES[name]
+
+
+def blocks(report: Report) -> list[dict[str, Any]]:
+    """The report as plain rows and words: a block a group and metric, for all that render it."""
+    found = []
+    for group in report.table.groups:
+        for k, metric in enumerate(group.metrics):
+            rows = [_words(report, group, row.name, k) for row in report.table.rows]
+            title = group.name
+            if len(group.metrics) > 1 or metric != "accuracy":
+                title += f", {metric_name(metric)}"
+            columns = [column.name for column in group.columns]
+            found.append({"title": title, "columns": columns, "rows": rows})
+    return found
+
+
+def _words(report: Report, group: Group, row: str, k: int) -> dict[str, Any]:
+    percent = report.table.percent
+    words = []
+    for column in group.columns:
+        each = report.entries[group.name, column.name, row]
+        measured = each.measured[k]
+        words.append(
+            {
+                "ours": ours(measured, each, percent),
+                "paper": paper(measured, percent),
+                "difference": difference(measured, percent),
+                "bold": row in report.bold(group.name, column.name, k),
+                "p": report.p_value(group.name, column.name, row, k),
+                "note": each.note if not measured.values else None,
+            }
+        )
+    return {"name": row, "cells": words}
+
+
+def details(report: Report) -> list[dict[str, Any]]:
+    """One line for every cell and metric that was measured, with all protocols and the test."""
+    found = []
+    for group in report.table.groups:
+        for column in group.columns:
+            for row in report.table.rows:
+                each = report.entries[group.name, column.name, row.name]
+                for k, metric in enumerate(group.metrics):
+                    if each.runs:
+                        found.append(_detail(report, group, column.name, row.name, k, metric))
+    return found
+
+
+def _detail(
+    report: Report, group: Group, column: str, row: str, k: int, metric: str
+) -> dict[str, Any]:
+    each, percent = report.entries[group.name, column, row], report.table.percent
+    p = report.p_value(group.name, column, row, k)
+    rates = [run["noise_rate"] for run in each.runs if run["noise_rate"] is not None]
+    return {
+        "cell": f"{row}, {group.name} {column}"
+        + (f", {metric_name(metric)}" if len(group.metrics) > 1 else ""),
+        "scale": each.scale,
+        "n": len(each.runs),
+        "others": {
+            name: number(each.others[k][name], percent) if name in each.others[k] else "–"
+            for name in PROTOCOLS
+        },
+        "p": "" if p is None else f"{p:.3g}",
+        "rate": f"{100 * float(np.mean(rates)):.1f} %" if rates else "",
+        "seconds": f"{np.mean([run['seconds'] for run in each.runs]):.0f}",
+        "device": ", ".join(sorted({run["device"] for run in each.runs})),
+        "commit": ", ".join(sorted({str(run["commit"]) for run in each.runs})),
+    }
+
+
+def legend(report: Report) -> str:
+    table = report.table
+    test = "paired by seed" if table.test == "paired" else "Welch"
+    return (
+        f"{table.source}. Reported as the paper does: {PROTOCOLS[table.protocol]}. "
+        "Ours: mean ± sd (ddof 1), (n), r = reduced (fewer epochs); below it the paper's. "
+        f"Bold: not significantly worse than the best of ours (t-test, {test}, 5 %). "
+        f"≈: within {table.tolerance:g}, or two of the paper's sd."
+    )
+
+
+# ---- renderers ----------------------------------------------------------------------------------
+
+
+def show(report: Report, console: Console) -> None:
+    """On the terminal."""
+    console.print(f"\n[bold]{escape(report.table.title)}[/bold]  ({report.table.name})")
+    fit = max(1, (console.width - 20) // 20)  # columns side by side
+    for block in blocks(report):
+        for first in range(0, len(block["columns"]), fit):
+            part = slice(first, first + fit)
+            grid = Grid(block["title"], *(escape(name) for name in block["columns"][part]))
+            for row in block["rows"]:
+                words = [_terminal_cell(cell) for cell in row["cells"][part]]
+                grid.add_row(escape(row["name"]), *words)
+            console.print(grid)
+    console.print(f"[dim]{escape(legend(report))}[/dim]")
+
+
+def _terminal_cell(cell: dict[str, Any]) -> str:
+    text = escape(cell["note"] or cell["ours"])
+    text = f"[bold]{text}[/bold]" if cell["bold"] else text
+    return f"{text}\n[dim]{cell['paper']}  {cell['difference']}[/dim]"
+
+
+def markdown(reports: Sequence[Report]) -> str:
+    """Only what the tables and results files say: it changes when they do, and then alone."""
+    parts = [
+        "# Results",
+        f"Made by `{COMMAND}` from `results/*.jsonl`; do not edit. In each cell: ours, or – where "
+        "nothing was run yet; then the paper's figure and the difference.",
+    ]
+    for report in reports:
+        parts.append(f"## {report.table.title}")
+        parts.append(legend(report))
+        parts.append("\n".join(f"- {_cell_text(note)}" for note in report.table.notes))
+        for block in blocks(report):
+            lines = [f"| {block['title']} | " + " | ".join(block["columns"]) + " |"]
+            lines.append("|---" * (1 + len(block["columns"])) + "|")
+            for row in block["rows"]:
+                words = [_markdown_cell(cell) for cell in row["cells"]]
+                lines.append(f"| {_cell_text(row['name'])} | " + " | ".join(words) + " |")
+            parts.append("\n".join(lines))
+        found = details(report)
+        if found:
+            parts.append(_markdown_details(found))
+            scales = sorted({detail["scale"] for detail in found})
+            made = f"python -m ytilde bench run {report.table.name} --scale"
+            parts.append("Again: " + ", ".join(f"`{made} {scale}`" for scale in scales) + ".")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_cell(cell: dict[str, Any]) -> str:
+    own = f"**{cell['ours']}**" if cell["bold"] else cell["ours"]
+    return f"{own}<br>{cell['paper']} {cell['difference']}".strip()
+
+
+def _markdown_details(found: list[dict[str, Any]]) -> str:
+    head = ["cell", "scale", "n", *PROTOCOLS.values(), "p against the best", "noise", "s a run"]
+    lines = ["| " + " | ".join([*head, "device", "commit"]) + " |"]
+    lines.append("|---" * (len(head) + 2) + "|")
+    for each in found:
+        words = [each["cell"], each["scale"], str(each["n"]), *each["others"].values()]
+        words += [each[key] for key in ("p", "rate", "seconds", "device", "commit")]
+        lines.append("| " + " | ".join(_cell_text(word) for word in words) + " |")
+    return "\n".join(lines)
+
+
+def _cell_text(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def html(reports: Sequence[Report]) -> str:
+    """One page that needs nothing else."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    environment = jinja2.Environment(loader=loader, autoescape=True)
+    pages = [
+        {
+            "title": report.table.title,
+            "legend": legend(report),
+            "notes": report.table.notes,
+            "blocks": blocks(report),
+            "details": details(report),
+        }
+        for report in reports
+    ]
+    return environment.get_template("bench.html").render(pages=pages, protocols=PROTOCOLS)
+
+
+def latex(reports: Sequence[Report]) -> str:
+    """Tables for \\input{}; they need the package booktabs."""
+    parts = []
+    for report in reports:
+        for block in blocks(report):
+            wide = len(block["columns"])
+            head = " & ".join(["", *(_tex(column) for column in block["columns"])])
+            lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * wide}}}"]
+            lines += [r"\toprule", head + r" \\", r"\midrule"]
+            for row in block["rows"]:
+                own = [_tex_ours(cell) for cell in row["cells"]]
+                theirs = [f"({_tex(cell['paper'])})" for cell in row["cells"]]
+                lines.append(" & ".join([_tex(row["name"]), *own]) + r" \\")
+                lines.append(" & ".join(["", *theirs]) + r" \\")
+            caption = _tex(f"{report.table.title}: {block['title']}. {legend(report)}")
+            lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
+            parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _tex_ours(cell: dict[str, Any]) -> str:
+    return rf"\textbf{{{_tex(cell['ours'])}}}" if cell["bold"] else _tex(cell["ours"])
+
+
+_TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", "τ": r"$\tau$", "Σ": r"$\Sigma$", "≈": r"$\approx$", "–": "--",
+}  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(letter, letter) for letter in text)
+
+
+def write(path: Path, text: str) -> None:
+    write_text(path, text)
