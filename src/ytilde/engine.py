@@ -340,8 +340,7 @@ class Trainer:
 
     def _as_input(self, x: Tensor) -> Tensor:
         x = x.float().div(255) if x.dtype == torch.uint8 else x.float()
-        channels_last = x.dim() == 4 and self.device.type == "cuda"
-        return x.contiguous(memory_format=torch.channels_last) if channels_last else x
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
     def _on_device(self, data: Data) -> Data:
         if id(data) not in self._resident:

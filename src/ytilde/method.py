@@ -319,6 +319,8 @@ def fit_method(
 
 
 def place(method: Method, device: torch.device) -> None:
+    """On the device, in the memory layout that convolutions are fastest in (on CPUs too)."""
     method.to(device)
-    if device.type == "cuda":
-        method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for p in method.parameters():
+        if p.dim() == 4:
+            p.data = p.data.contiguous(memory_format=torch.channels_last)

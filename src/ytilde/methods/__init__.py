@@ -1,1 +1,5 @@
-"""One file a method; the registry finds every file in this folder."""
+"""One file a method; the registry finds every file in this folder and in $YTILDE_METHODS."""
+
+import os
+
+__path__ += [folder for folder in os.environ.get("YTILDE_METHODS", "").split(os.pathsep) if folder]
