@@ -41,7 +41,7 @@ def digits():
 def test_strings_pipeline_and_grid_search(digits):
     x, y = digits
     names = np.array(["zero", "one", "two", "three", "four", "five", "six", "sev", "eight", "nine"])
-    clf = Classifier(create("ln"), epochs=5, **SMALL)
+    clf = Classifier(create("ln"), epochs=60, **SMALL)
     pipe = make_pipeline(StandardScaler(), clf).fit(x, names[y])
     assert set(pipe.predict(x)) <= set(names)
     assert pipe.score(x, names[y]) > 0.8

@@ -1,6 +1,7 @@
 """ytilde: learning from labels that are wrong in ways that depend on the input."""
 
 from . import heads, losses, noise
+from .auditing import Audit, audit
 from .data import BadInput, Batch, Data, Spec, Step
 from .engine import Recipe, Trainer
 from .estimator import Classifier
@@ -8,6 +9,7 @@ from .method import Method, create, list_methods, register
 
 __version__ = "0.1.0"
 __all__ = [
+    "Audit",
     "BadInput",
     "Batch",
     "Classifier",
@@ -17,6 +19,7 @@ __all__ = [
     "Spec",
     "Step",
     "Trainer",
+    "audit",
     "create",
     "heads",
     "list_methods",

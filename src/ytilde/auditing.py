@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import json
 import os
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from .checkpoint import write_csv, write_text
 from .data import IGNORE, BadInput
 from .transition import confident_joint
 
@@ -96,6 +96,24 @@ class Audit:
     pairs: pd.DataFrame
     names: tuple[str, ...] | None = None
     notes: list[str] = field(default_factory=list)
+    context: dict[str, Any] = field(default_factory=dict)  # images, history ... for the report
+
+    def summary(self) -> str:
+        """Two sentences for a person."""
+        n, found = len(self.issues), int(self.issues.is_label_issue.sum())
+        low, high = round(self.num_errors.low), round(self.num_errors.high)
+        return (
+            f"About {round(self.num_errors)} of {n} labels are wrong "
+            f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}). "
+            f"{found} are more likely wrong than right."
+        )
+
+    def fixed_labels(self, above: float) -> pd.DataFrame:
+        """The labels, with the suggestion in the place of those whose p_wrong is above this."""
+        fix = self.issues.p_wrong > above
+        label = self.issues.predicted_label.where(fix, self.issues.given_label)
+        columns = {"index": self.issues["index"], "label": label, "fixed": fix}
+        return pd.DataFrame(columns | {"given_label": self.issues.given_label})
 
     def to_cleanlab(self) -> Array:
         """T as cleanlab has its noise_matrix: [given, true], columns sum to 1."""
@@ -103,9 +121,7 @@ class Audit:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes `issues`; text that a spreadsheet would run as a formula is made harmless."""
-        text = self.issues.select_dtypes(include=["object", "string"]).columns
-        safe = self.issues.assign(**{c: self.issues[c].map(_spreadsheet_safe) for c in text})
-        _write(path, safe.to_csv(index=False))
+        write_csv(Path(path), self.issues)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Writes the figures, the tables and the flagged rows (the rest are in the csv)."""
@@ -126,12 +142,13 @@ class Audit:
             "notes": self.notes,
             **tables,
         }
-        _write(path, json.dumps(everything, ensure_ascii=False, allow_nan=False, indent=1))
+        text = json.dumps(everything, ensure_ascii=False, allow_nan=False, indent=1)
+        write_text(Path(path), text)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         from . import report  # the report stands above the audit, so it is met only here
 
-        report.write(self, path)
+        report.write(self, path, **self.context)
 
 
 def audit(
@@ -541,26 +558,5 @@ def _transitions(transition: np.ndarray | Tensor | None, p: np.ndarray) -> np.nd
     return np.maximum(T, 0) if T.min() < 0 else T
 
 
-def _spreadsheet_safe(value: object) -> object:
-    """Text that cannot start a formula; control characters are spelled out."""
-    if not isinstance(value, str):
-        return value
-    text = "".join(
-        c.encode("unicode_escape").decode() if unicodedata.category(c) == "Cc" else c for c in value
-    )
-    start = unicodedata.normalize("NFKC", value).lstrip()[:1]  # full-width signs count too
-    return "'" + text if start in {"=", "+", "-", "@"} or text != value else text
-
-
 def _records(table: pd.DataFrame) -> list[dict]:
     return json.loads(table.to_json(orient="records", double_precision=10))
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="")
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)

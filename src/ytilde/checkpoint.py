@@ -48,7 +48,9 @@ def _write(path: Path, content: bytes) -> None:
 
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
     """A table for people: no text in it is run as a formula by a spreadsheet."""
-    write_text(path, frame.map(spreadsheet_safe).to_csv(index=False))
+    text = frame.select_dtypes(include=["object", "string"]).columns
+    safe = frame.assign(**{c: frame[c].map(spreadsheet_safe) for c in text})
+    write_text(path, safe.to_csv(index=False))
 
 
 def spreadsheet_safe(value: object) -> object:

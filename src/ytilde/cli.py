@@ -339,12 +339,13 @@ def audit(
         raise BadInput(f"{config['source']} has changed since {run} was trained; fit it again")
     recipe = Recipe(**config["recipe"])
     data, _ = _corrupt(found.data, config["noise"], recipe)
-    result = clf.audit_data(data, folds=folds, history=Run.history(run), paths=found.paths)
+    result = clf.audit_data(data, folds=folds)
+    result.context |= {"history": Run.history(run), "paths": found.paths, "title": str(run)}
     result.to_csv(run / "issues.csv")
     result.to_json(run / "audit.json")
     result.to_html(run / "report.html")
     if fix_above is not None:
-        result.write_fixed(run / "labels.csv", fix_above)
+        write_csv(run / "labels.csv", result.fixed_labels(fix_above))
     out.print(result.summary())
     out.print(f"written: {run / 'issues.csv'}, {run / 'report.html'}")
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,14 +19,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from . import checkpoint
+from .auditing import Audit, audit
 from .data import IGNORE, BadInput, Batch, Data
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
 from .transition import confident_joint
-
-if TYPE_CHECKING:
-    from .auditing import Audit
-
 
 RECIPE_FIELDS = (
     "epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule", "augment",
@@ -250,38 +247,50 @@ class Classifier(ClassifierMixin, BaseEstimator):
         folds: every label is judged by a model that never saw it (`folds` fits of this estimator).
         0: by this fitted model, once; cheaper, but a label it was trained on looks better.
         """
-        from .auditing import audit
-
-        given = np.asarray(y)
-        classes = np.unique(given) if folds else self.classes_
-        labels = np.searchsorted(classes, given)
-        names = tuple(str(c) for c in classes)
         if folds == 0:
             check_is_fitted(self)
-            T = self._own_transition(X)
-            found = audit(self.predict_proba(X), labels, transition=T, names=names)
-            found.notes.append("in-sample: the model that judged the labels was trained on them")
-            return found
-        if min(np.bincount(labels)) < folds:
-            raise BadInput(
-                f"a class has fewer than {folds} rows; use folds={max(2, min(np.bincount(labels)))}"
-            )
-        probs = np.zeros((len(given), len(classes)), np.float32)
+            x, given = self._check_inputs(X), np.asarray(y)
+        else:
+            x, given = clone(self)._check_training(X, y)
+        classes = self.classes_ if folds == 0 else unique_labels(given)
+        labels = torch.from_numpy(np.searchsorted(classes, given))
+        data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+        return self.audit_data(data, folds=folds)
+
+    def audit_data(self, data: Data, folds: int = 5) -> Audit:
+        """The audit of a Data (which may be lazy)."""
+        if data.y.dim() > 1:
+            raise BadInput("an audit needs one label a row; pixel labels are not audited yet")
+        if folds == 0:
+            T = self._own_transition(data)
+            found = audit(self.predict_proba(data), data.y, transition=T, names=data.names)
+            found.notes.append("In-sample: the model that judged the labels was trained on them.")
+        else:
+            probs, T = self._out_of_fold(data, folds)
+            found = audit(probs, data.y, transition=T, names=data.names)
+        if len(data.shape) > 1 and not data.lazy:
+            found.context["images"] = data.x
+        return found
+
+    def _out_of_fold(self, data: Data, folds: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Clean posteriors, and T(x) where the method has one, by models that never saw the row."""
+        labels = data.y.numpy()
+        if folds < 2 or min(np.bincount(labels, minlength=2)) < folds:
+            raise BadInput(f"folds={folds} needs at least 2 folds and as many rows of every class")
+        probs = np.zeros((len(data), data.num_classes), np.float32)
         T = None
         seed = self.random_state if isinstance(self.random_state, int) else 0
         parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
-        for train, held in parts.split(np.zeros(len(given)), labels):
-            fitted = clone(self).fit(_rows(X, train), given[train])
-            probs[held] = fitted.predict_proba(_rows(X, held))
-            own = fitted._own_transition(_rows(X, held))
+        for train, held in parts.split(np.zeros(len(data)), labels):
+            fitted = clone(self)
+            fitted.fit_data(data.rows(torch.from_numpy(train)))
+            rest = data.rows(torch.from_numpy(held))
+            probs[held] = fitted.predict_proba(rest)
+            own = fitted._own_transition(rest)
             if own is not None:
-                T = (
-                    np.zeros((len(given), len(classes), len(classes)), np.float32)
-                    if T is None
-                    else T
-                )
+                T = np.zeros((len(data), *own.shape[1:]), np.float32) if T is None else T
                 T[held] = own
-        return audit(probs, labels, transition=T, names=names)
+        return probs, T
 
     def _own_transition(self, X: Any) -> NDArray[np.float32] | None:
         """T(x) where the method has one of its own."""
@@ -370,9 +379,3 @@ def as_images(X: Any) -> Tensor:
 
 def _ndim(X: Any) -> int:
     return X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
-
-
-def _rows(X: Any, index: NDArray[np.int64]) -> Any:
-    if hasattr(X, "iloc"):
-        return X.iloc[index]
-    return X[torch.from_numpy(index)] if isinstance(X, Tensor) else np.asarray(X)[index]
