@@ -45,8 +45,9 @@ class Net(nn.Module):
     def log_probs(self, x: Tensor) -> Tensor:
         return self.head.log_probs(self.features(x))
 
-    def nll(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.head.nll(self.features(x), y)
+    def nll(self, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Per element; the generator is for heads that draw Monte-Carlo noise."""
+        return self.head.nll(self.features(x), y, generator)
 
 
 @dataclass(eq=False, repr=False)
@@ -58,7 +59,6 @@ class Method(nn.Module):
 
     name: ClassVar[str] = ""  # the registry's, set by `register`
     graphable: ClassVar[bool] = True  # can its step be captured as a CUDA graph?
-    encoders: ClassVar[tuple[str, ...]] = ("net.backbone",)
 
     def __new__(cls, *args: Any, **fields: Any) -> Method:
         self = super().__new__(cls)
@@ -78,7 +78,7 @@ class Method(nn.Module):
     def loss(self, batch: Batch, step: Step) -> Tensor:
         """The scalar to minimise; here the head's mean negative log-likelihood of a random view."""
         x, y = view(batch, step)
-        return mean(self.net.nll(x, y), y)
+        return mean(self.net.nll(x, y, step.generator), y)
 
     def param_groups(self) -> list[Any]:
         """Parameters, or dicts with `params` and their own lr, optimizer, weight_decay."""
