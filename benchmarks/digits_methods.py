@@ -12,6 +12,7 @@ run again.
 
 import argparse
 import json
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -64,8 +65,13 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
         "accuracy": trainer.score(test)["accuracy"],
         "wrong_labels": float((train.y != train.clean).float().mean()),
         "seconds": round(time.perf_counter() - began, 2),
-        "versions": versions(),
+        "versions": versions() | {"commit": commit()},
     }
+
+
+def commit() -> str:
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return asked.stdout.strip()
 
 
 def key(name: str, kind: str, seed: int) -> dict[str, Any]:
@@ -91,14 +97,14 @@ def accuracies(done: dict[str, Any], name: str, kind: str, seeds: int) -> list[f
 
 def report(done: dict[str, Any], names: Sequence[str], seeds: int) -> None:
     """Mean, sd and, in brackets, the paired t-test's p of the difference to CE; * if p < 0.05."""
-    print(f"{'last epoch, %':21s}" + "".join(f"{column:>26s}" for column in NAMES))
+    print(f"{'last epoch, %':21s}" + "".join(f"{column:>28s}" for column in NAMES))
     for name in names:
         cells = ""
         for kind in NOISES:
             base = accuracies(done, "ce", kind, seeds)
             ours = accuracies(done, name, kind, seeds)
             if not ours:
-                cells += f"{'-':>26s}"
+                cells += f"{'-':>28s}"
                 continue
             mean, sd = mean_sd(ours)
             cell = f"{mean:.1f} ± {sd:.1f}"
@@ -106,7 +112,7 @@ def report(done: dict[str, Any], names: Sequence[str], seeds: int) -> None:
                 test = paired_t(ours, base)
                 star = "*" if test.p < 0.05 else " "
                 cell += f" ({test.difference:+.1f} p={test.p:.3f}){star}"
-            cells += f"{cell:>26s}"
+            cells += f"{cell:>28s}"
         print(f"{name:21s}{cells}")
 
 
