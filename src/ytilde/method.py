@@ -21,6 +21,7 @@ from .heads import Head, Softmax, Upsampled
 from .losses import mean
 from .readers import split
 from .transition import noisy_posterior
+from .tuning import settle
 
 
 class Net(nn.Module):
@@ -291,6 +292,8 @@ def fit_method(
     The method sees neither clean labels nor the validation rows.
     """
     data = data.without_clean()
+    own = {"backbone": backbone, "weights": weights}
+    notes = settle(method, recipe, lambda m, r: fit_method(m, data, r, **own), folder, resume)
     train, val = data, None
     if recipe.val:
         kept, held = split(data.y, recipe.val, recipe.generator("split"))
@@ -311,7 +314,7 @@ def fit_method(
         on_record=on_record,
         checkpoint_every=checkpoint_every,
     )
-    trainer.data = train
+    trainer.data, trainer.notes = train, notes
     place(method, trainer.device)
     method.fit(train, trainer)
     method.eval()

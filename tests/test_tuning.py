@@ -1,0 +1,122 @@
+"""The search behind every "auto": what it costs, what it finds, that it repeats and goes on."""
+
+import math
+
+import pytest
+import torch
+
+from ytilde import BadInput, Classifier, Data, Recipe, create, noise
+from ytilde.datasets import load
+from ytilde.engine import Diverged
+from ytilde.method import fit_method
+from ytilde.methods.het import TAUS
+from ytilde.tuning import race, rungs, settle
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = load("digits")
+    made = noise.corrupt(
+        "symmetric", data.x, data.y, 10, rate=0.3, generator=torch.Generator().manual_seed(0)
+    )
+    return Data(data.x[:300], made.y[:300], 10, clean=data.y[:300])
+
+
+def figures(value):
+    return {"accuracy": value, "nll": -value}
+
+
+@pytest.mark.parametrize(("n", "fits"), [(18, 6.0), (9, 4.0), (3, 7 / 3), (2, 2.0), (1, 0.0)])
+def test_cost(n, fits):
+    asked = []
+
+    def score(candidate, epochs):
+        asked.append(epochs)
+        return figures(candidate["tau"])
+
+    best, seen = race([{"tau": k} for k in range(n)], score, 90, "nll")
+    assert best == {"tau": n - 1}
+    assert sum(asked) / 90 == pytest.approx(fits)
+    assert [line["epochs"] for line in seen] == asked
+
+
+def test_it_follows_a_slow_version():
+    """A third goes on, a value that improves with training can win, ties go to the earlier."""
+    value = {(k, e): math.sin(7 * k + e) for k in range(18) for e in (10, 30, 90)}
+    value[4, 30] = value[11, 30]
+    best, seen = race(
+        [{"tau": k} for k in range(18)],
+        lambda c, e: figures(value[c["tau"], e]),
+        90,
+        "accuracy",
+    )
+    first = sorted(range(18), key=lambda k: -value[k, 10])[:6]
+    second = sorted(sorted(first), key=lambda k: -value[k, 30])[:2]
+    assert {line["tau"] for line in seen if line["epochs"] == 30} == set(first)
+    assert {line["tau"] for line in seen if line["epochs"] == 90} == set(second)
+    assert best["tau"] == max(second, key=lambda k: value[k, 90])
+
+
+def test_rungs_are_at_least_an_epoch():
+    assert rungs(90) == [10, 30, 90] and rungs(2) == [1, 2] and rungs(1) == [1]
+
+
+def test_what_cannot_be_trained_loses():
+    def score(candidate, epochs):
+        return figures({1: math.nan, 2: 0.1}[candidate["k"]]) if candidate["k"] else {}
+
+    assert race([{"k": k} for k in range(3)], score, 9, "accuracy")[0] == {"k": 2}
+    with pytest.raises(Diverged, match="none of the 2"):
+        race([{"k": 0}, {"k": 0}], score, 9, "accuracy")
+    with pytest.raises(BadInput, match="accuracy or nll"):
+        race([{"k": 0}], score, 9, "f1")
+
+
+def test_auto_of_a_classifier(digits):
+    """Only what is "auto" is chosen; the search repeats and leaves no trace in the fit."""
+    X, y = digits.x.numpy(), digits.y.numpy()
+    state = torch.random.get_rng_state()
+    fits = [
+        Classifier(create("ln", tau="auto", lam=0.5), "identity", epochs=6, random_state=3).fit(X, y)
+        for _ in range(2)
+    ]
+    assert torch.equal(torch.random.get_rng_state(), state)
+    method = fits[0].method_
+    assert method.tau in (0.1, 0.5, 1) and method.lam == 0.5 and fits[0].method.tau == "auto"
+    assert method.race_ == fits[1].method_.race_
+    assert [line["epochs"] for line in method.race_] == [1, 1, 1, 6, 6]
+    best = max(method.race_[-2:], key=lambda line: line["accuracy"])
+    assert best["tau"] == method.tau
+    same = create("ln", tau=method.tau, lam=0.5)
+    plain = Classifier(same, "identity", epochs=6, random_state=3).fit(X, y)
+    assert (plain.predict_proba(X) == fits[0].predict_proba(X)).all()
+
+
+def test_both_fields_of_ln_and_the_note(digits, tmp_path):
+    method = create("ln", tau="auto", lam="auto")
+    recipe = Recipe(epochs=2, val=0.2, optimizer="adam", lr=1e-3)
+    trainer = fit_method(method, digits, recipe, folder=tmp_path)
+    assert len(method.race_) == 9 + 3 and (tmp_path / "race.json").exists()
+    note = f"tau={method.tau:g}, lam={method.lam:g} chosen from 9 settings by noisy validation"
+    assert trainer.notes == [f"{note} accuracy"]
+
+    def unused(method, recipe):
+        raise AssertionError("the search was done before")
+
+    again = create("ln", tau="auto", lam="auto")
+    settle(again, recipe, unused, tmp_path, resume=True)
+    assert again.get_params() == method.get_params() and again.race_ == method.race_
+    with pytest.raises(AssertionError, match="done before"):
+        settle(create("ln", tau="auto"), recipe, unused, tmp_path)
+
+
+def test_het_goes_by_likelihood_and_never_sees_clean_labels(digits):
+    recipe = Recipe(epochs=1, optimizer="adam", lr=1e-3, batch_size=32, val=0)
+    chosen = []
+    for clean in (digits.clean, torch.zeros_like(digits.clean)):
+        data = Data(digits.x, digits.y, 10, clean=clean)
+        method = create("het_tau", tau="auto", train_samples=5, eval_samples=50)
+        assert "log-likelihood" in fit_method(method, data, recipe).notes[0]
+        chosen.append(method.race_)
+    assert chosen[0] == chosen[1] and len(chosen[0]) == len(TAUS)
+    assert method.tau == min(chosen[0], key=lambda line: line["nll"])["tau"]
