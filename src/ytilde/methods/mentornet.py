@@ -1,0 +1,70 @@
+"""MentorNet with a predefined mentor: weights from the size of the loss. Jiang et al., ICML 2018.
+
+Fidelity: the mentor that is itself a learnt network is not here; the papers' tables use these two.
+self_paced (paper 002): eq. 5's weights clip(1 - (loss - lam1) / lam2, 0, 1), 1[loss <= lam1] at
+lam2 = 0, with lam1 the moving average (decay 0.9) of the batch's (1 - rate)-quantile, weights 1 in
+the burn-in. lam1 starts at the first quantile: the original starts at 0, which gives weight 0 to
+everything for many steps. small_loss (paper 000, whose authors' code is meant): lam1 is the largest
+of the batch's floor(R n) smallest losses, R falling as in co-teaching during the burn-in, and two
+networks that never meet are averaged. Both divide the weighted sum by the batch's size.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..data import BadInput, Batch, Data, Spec, Step, unknown
+from ..engine import Trainer
+from ..losses import mean
+from ..method import Method, register, view
+from ..selection import auto_rate, keep_schedule, pace_threshold, self_paced, small_loss
+
+MENTORS = ("self_paced", "small_loss")
+
+
+@register("mentornet")
+@dataclass(eq=False, repr=False)
+class MentorNet(Method):
+    rate: float | str = "auto"  # share of wrong labels; auto: estimated from the noisy data alone
+    mentor: str = "self_paced"  # self_paced (one network) or small_loss (two, averaged)
+    lam2: float = 0.0  # how softly weights fall beyond the threshold; 0 = at once
+    burn_in: float = 0.05  # share of training before the mentor is fully at work
+
+    def build(self, spec: Spec) -> None:
+        if self.mentor not in MENTORS:
+            raise BadInput(unknown("mentor", self.mentor, MENTORS))
+        super().build(spec)
+        self.peer = self.new_net() if self.mentor == "small_loss" else None
+        self.noise_rate: Tensor
+        self.register_buffer("noise_rate", torch.zeros(()))
+        self.threshold: Tensor  # lam1 of each network
+        self.register_buffer("threshold", torch.full((2 if self.peer else 1,), torch.nan))
+
+    def fit(self, data: Data, trainer: Trainer) -> None:
+        self.noise_rate.fill_(auto_rate(self.rate, self.net, data, trainer))
+        super().fit(data, trainer)
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        x, y = view(batch, step)
+        total = self.paced(self.net.nll(x, y), y, step, self.threshold[0])
+        if self.peer is None:
+            return total
+        return total + self.paced(self.peer.nll(x, y), y, step, self.threshold[1])
+
+    def paced(self, nll: Tensor, y: Tensor, step: Step, threshold: Tensor) -> Tensor:
+        """The mean of weight * nll; moves the threshold, a view of the buffer."""
+        burning = step.progress < self.burn_in
+        if self.mentor == "self_paced":
+            threshold.copy_(pace_threshold(threshold, nll, self.noise_rate, y))
+        else:
+            keep = keep_schedule(step.epoch, step.epochs, self.noise_rate, self.burn_in)
+            kept = small_loss(nll, keep, y) > 0
+            threshold.copy_(torch.where(kept, nll.detach(), -torch.inf).max())
+            burning = torch.zeros_like(burning)
+        weights = self_paced(nll, threshold, self.lam2)
+        return mean(torch.where(burning, torch.ones_like(weights), weights) * nll, y)
+
+    def predict_proba(self, x: Tensor) -> Tensor:
+        p = self.net.log_probs(x).exp()
+        return p if self.peer is None else (p + self.peer.log_probs(x).exp()) / 2
