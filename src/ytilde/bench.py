@@ -50,6 +50,7 @@ from .bench_tables import (
 from .data import BadInput, Batch, Data, unknown
 from .engine import Recipe, Record, Trainer, choose_device
 from .method import create, fit_method
+from .transition import class_floor, relative_l1, row_error
 
 LIVES = 5  # how often the process of one run may die before the run counts as failed
 STANDARD = Path("results")
@@ -183,33 +184,36 @@ def _stand_in(name: str, split: str) -> Data:
 
 def prepare(
     made_of: dict[str, Any], recipe: Recipe, root: Path | None
-) -> tuple[Data, dict[str, Data], float | None]:
-    """Training data with its noise, the test sets by prefix of their metrics, the realised rate.
+) -> tuple[Data, dict[str, Data], float | None, noise.Noisy | None]:
+    """Training data with its noise, the test sets by prefix of their metrics, the realised rate,
+    and, where the noise was made here, what made it.
 
     The noisy test set has the training set's noise, from its own draws.
     """
     data = _load(made_of["data"], "train", root, made_of["stand_in"])
     if made_of["rows"]:
         data = data.rows(torch.arange(min(made_of["rows"], len(data))))
-    data = _corrupt(data, made_of["noise"], recipe.generator("noise"))
+    data, made = _corrupt(data, made_of["noise"], recipe.generator("noise"))
     tests = {}
     for k, name in enumerate(made_of["tests"]):
         test = _load(name, "test", root, made_of["stand_in"])
         tests[f"{name}/test_" if k else "test_"] = test
         if made_of["noisy_test"] and k == 0:
-            noisy = _corrupt(test, made_of["noise"], recipe.generator("noise", "test"))
+            noisy, _ = _corrupt(test, made_of["noise"], recipe.generator("noise", "test"))
             tests["noisy_test_"] = noisy
     if data.clean is None:
-        return data, tests, None
+        return data, tests, None, made
     known = data.clean >= 0
-    return data, tests, float((data.y != data.clean)[known].double().mean())
+    return data, tests, float((data.y != data.clean)[known].double().mean()), made
 
 
-def _corrupt(data: Data, text: str | None, generator: torch.Generator) -> Data:
+def _corrupt(
+    data: Data, text: str | None, generator: torch.Generator
+) -> tuple[Data, noise.Noisy | None]:
     if text is None:
-        return data
+        return data, None
     made = noise.corrupt(text, data.x, data.y, data.num_classes, generator=generator)
-    return dataclasses.replace(data, y=made.y, clean=data.y)
+    return dataclasses.replace(data, y=made.y, clean=data.y), made
 
 
 # ---- one run ------------------------------------------------------------------------------------
@@ -221,8 +225,8 @@ def run_cell(
     """Train and measure; the line for the results file. The same inputs give the same figures."""
     made_of, began = job.inputs, time.perf_counter()
     recipe = Recipe(**made_of["recipe"], seed=job.seed, device=place.device)
-    data, tests, rate = prepare(made_of, recipe, place.data_root)
-    method = create(made_of["method"], **_known_rate(made_of["fields"], rate))
+    data, tests, rate, made = prepare(made_of, recipe, place.data_root)
+    method = create(made_of["method"], **_known(made_of["fields"], rate, made))
     root = place.data_root or Path(os.environ.get("YTILDE_DATA") or "data")
     trainer = fit_method(
         method,
@@ -252,6 +256,7 @@ def run_cell(
         "inputs": made_of,
         "noise_rate": rate,
         **protocols(history),
+        **transition_errors(trainer, data, made),
         "seconds": round(time.perf_counter() - began, 2),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "versions": versions(),
@@ -259,9 +264,10 @@ def run_cell(
     }
 
 
-def _known_rate(fields: dict[str, Any], rate: float | None) -> dict[str, Any]:
-    """`rate = "realised"`: the papers hand the true noise rate to the methods that need one."""
-    told = {"realised": "auto" if rate is None else rate}
+def _known(fields: dict[str, Any], rate: float | None, made: noise.Noisy | None) -> dict[str, Any]:
+    """Knowledge that a row is handed: `rate = "realised"`, as the papers do, and `T = "true"`."""
+    told: dict[str, Any] = {"realised": "auto" if rate is None else rate}
+    told["true"] = None if made is None else made.matrix.tolist()
     return {k: told.get(v, v) if isinstance(v, str) else v for k, v in fields.items()}
 
 
@@ -274,6 +280,34 @@ def measure(trainer: Trainer, tests: dict[str, Data], miou: bool) -> Record:
     if miou:
         record["test_miou"] = _miou(trainer, tests["test_"])
     return record
+
+
+def transition_errors(
+    trainer: Trainer, data: Data, made: noise.Noisy | None, most: int = 4000
+) -> Record:
+    """How far the method's T(x) is from the one that made the noise.
+
+    transition_l1: of the mean T, relative L1. row_error: squared error of the true class's row,
+    mean over up to `most` training rows; class_floor: what the best class-level T would have there.
+    """
+    if made is None or data.clean is None or data.y.dim() > 1:
+        return {}
+    some = data.rows(torch.arange(min(most, len(data))))
+    method: Any = trainer.method
+    if method.transition(trainer.batch(some, torch.zeros(1, dtype=torch.int64))) is None:
+        return {}
+
+    def T_of(batch: Batch) -> Tensor:
+        T = method.transition(batch)
+        return T.expand(len(batch.x), *T.shape[-2:])
+
+    T, clean = trainer.map(T_of, some).float().cpu(), data.clean[: len(some)]
+    rows = made.rows[: len(some)]
+    return {
+        "transition_l1": float(relative_l1(T.mean(0), made.matrix)),
+        "row_error": float(row_error(T[torch.arange(len(T)), clean], rows)),
+        "class_floor": float(class_floor(rows, clean)),
+    }
 
 
 def _miou(trainer: Trainer, data: Data) -> float:

@@ -165,13 +165,15 @@ def ours(measured: Measured, entry: Entry, percent: bool) -> str:
 
 
 def paper(measured: Measured, percent: bool) -> str:
+    if math.isnan(measured.paper.mean):
+        return "–"
     sd = "" if measured.paper.sd is None else f" ± {number(measured.paper.sd, percent)}"
     return f"{number(measured.paper.mean, percent)}{sd}"
 
 
 def difference(measured: Measured, percent: bool) -> str:
     """ "-0.23 ≈": ≈ is within the tolerance."""
-    if not measured.values:
+    if not measured.values or math.isnan(measured.paper.mean):
         return ""
     sign = "+" if measured.difference >= 0 else ""
     return f"{sign}{number(measured.difference, percent)}{' ≈' if measured.within else ''}"

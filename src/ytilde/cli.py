@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from . import __version__, datasets, noise, readers
+from .bench import bench_app
 from .checkpoint import write_atomic, write_csv
 from .data import BadInput, Data, unknown
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 out = Console(highlight=False)
+app.add_typer(bench_app, name="bench", help="The papers' tables: run them, report ours beside theirs.")
 
 
 # ---- flags that come from dataclass fields -------------------------------------------------------
