@@ -10,7 +10,6 @@ accuracies, which differs from it by chance alone.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,7 +27,6 @@ class CoTeaching(Method):
     rate: float | str = "auto"  # share of wrong labels; auto: estimated from the noisy data alone
     warm_up: float = 0.05  # share of training in which the kept share falls from 1 to 1 - rate
 
-    encoders: ClassVar[tuple[str, ...]] = ("net.backbone", "peer.backbone")
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
