@@ -1,0 +1,453 @@
+"""The audit as one HTML file that opens offline: what is wrong, shown; what to do next.
+
+Everything that comes from the data reaches the page as escaped text. The page's policy lets
+nothing run but the one script whose hash it names, and lets nothing be loaded at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import io
+import math
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jinja2
+import numpy as np
+import pandas as pd
+import torch
+from markupsafe import Markup
+from PIL import Image
+from torch import Tensor
+
+from .checkpoint import write_text
+from .data import Rows
+from .engine import History
+from .metrics import Reliability
+
+if TYPE_CHECKING:
+    from .auditing import Audit
+
+__all__ = ["write"]
+
+TEMPLATES = Path(__file__).parent / "templates"
+PICTURES = 1_500_000  # bytes that all pictures of a page may take together, as base64
+SIZES = ((96, 85), (96, 60), (64, 60), (40, 50), (24, 40))  # (side, JPEG quality) to try in turn
+FULL_MATRIX = 20  # classes up to which T is drawn whole
+PAIRS, CLASSES = 40, 300  # rows of the two tables
+COLUMNS = 12  # values of a table's row that a card shows
+LONGEST = 120  # characters of any text from the data
+
+
+def write(
+    audit: Audit,
+    path: str | os.PathLike[str],
+    *,
+    images: Rows | np.ndarray | None = None,
+    rows: pd.DataFrame | np.ndarray | Tensor | None = None,
+    paths: Sequence[object] | None = None,
+    history: History | Mapping[str, History] | None = None,
+    title: str | None = None,
+    reliability: Reliability | None = None,
+    examples: int = 60,
+    measured: Mapping[str, str] | None = None,
+) -> None:
+    """Write the report of an audit; the row `index` of its issues is a row of images and rows.
+
+    images: [N, C, H, W], uint8 or float in [0, 1], in memory or lazy; rows: a table's values [N,
+    D]; paths: a file name for each row. history: a run's records, or those of several runs by
+    name. reliability: of p_wrong, where the truth is known; measured: figures (name: text) against
+    the truth. examples: wrong labels shown; the ambiguous ones come on top.
+    """
+    target = Path(path)
+    wrong, unclear = _choose(audit.issues, examples)
+    quota = PICTURES // max(1, len(wrong) + len(unclear))
+    source = _Source(_tensor(images), _frame(rows), paths, quota)
+    context = {
+        "title": _text(title or "Which labels are wrong?"),
+        "figures": _figures(audit),
+        "measured": {_text(name): _text(value) for name, value in (measured or {}).items()},
+        "wrong": [_card(issue, source) for issue in _each(wrong)],
+        "unclear": [_card(issue, source) for issue in _each(unclear)],
+        "matrix": _matrix(audit) if len(audit.transition) <= FULL_MATRIX else None,
+        "pairs": _pairs(audit.pairs),
+        "classes": _classes(audit.per_class),
+        "histograms": _histograms(audit.issues),
+        "curves": _curves(history),
+        "reliability": _reliability_chart(reliability),
+        "advice": _advice(audit, target),
+        "notes": [_text(note, 400) for note in audit.notes],
+    }
+    # A file name may hold bytes that are no text: they become "?" instead of an error.
+    write_text(target, _render(context).encode("utf-8", "replace").decode())
+
+
+def _render(context: Mapping[str, Any]) -> str:
+    style, script = ((TEMPLATES / f"report.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # Both files are ours and hold nothing from the data, so they alone go in as they are.
+    own = {"style": Markup(style), "script": Markup(script), "digest": digest}
+    return _template().render(context, **own)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"count": _count, "percent": _percent}
+    return environment.get_template("report.html.j2")
+
+
+# --- text ------------------------------------------------------------------------------------
+
+
+def _text(value: object, longest: int = LONGEST) -> str:
+    """What the data calls something, of bounded length and without control characters."""
+    text = f"{value:.4g}" if isinstance(value, (float, np.floating)) else str(value)
+    text = "".join(c if c.isprintable() or c == " " else _visible(c) for c in text[: longest + 1])
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _visible(character: str) -> str:
+    """Joiners hold emoji together and stay; other invisible characters are spelled out."""
+    return character if character == "\u200d" else character.encode("unicode_escape").decode()
+
+
+def _count(value: float) -> str:
+    return f"{round(value):,}"
+
+
+def _percent(value: float) -> str:
+    """0.123 as 12.3 %; never 100 % or 0 % for what is merely close."""
+    shown = f"{100 * value:.1f}"
+    if shown == "100.0" and value < 1:
+        shown = "> 99.9"
+    if shown == "0.0" and value > 0:
+        shown = "< 0.1"
+    return f"{shown.removesuffix('.0')} %"
+
+
+# --- figures and advice ----------------------------------------------------------------------
+
+
+def _figures(audit: Audit) -> dict[str, Any]:
+    flagged = audit.issues.is_label_issue
+    return {
+        "rows": len(audit.issues),
+        "classes": len(audit.transition),
+        "errors": audit.num_errors,
+        "rate": audit.noise_rate,
+        "flagged": int(flagged.sum()),
+        "ambiguous": int((~flagged & (audit.issues.ambiguity > 0.5)).sum()),
+    }
+
+
+class _Advice(NamedTuple):
+    text: str
+    command: str | None = None
+
+
+def _advice(audit: Audit, target: Path) -> list[_Advice]:
+    """What to do next, with the run's own folder in the commands where there is one."""
+    run = "RUN"
+    if (target.parent / "config.json").exists():
+        run = shlex.quote(_text(target.parent, 400))
+    if audit.noise_rate.high < 0.01:
+        return [_Advice("The labels look right. Train on them as they are; nothing must be fixed.")]
+    advice = [
+        _Advice("Look through the suspects below. All are in issues.csv: sort it by p_wrong. "
+                "predicted_label is what the label should probably be."),
+        _Advice("Let ytilde correct only those it is nearly sure of. The original labels stay "
+                "untouched; the corrected ones go to labels.csv.",
+                f"ytilde audit {run} --fix-above 0.95"),
+        _Advice("Or leave the labels and train with a method that survives the wrong ones.",
+                "ytilde fit DATA --label COLUMN --method elr"),
+    ]  # fmt: skip
+    if len(audit.pairs):
+        worst = audit.pairs.iloc[0]
+        given, true = _text(worst.given_label), _text(worst.predicted_label)
+        advice.append(_Advice(
+            f"Clear up the most frequent mistake: about {_count(worst.expected_errors)} rows that "
+            f"say “{given}” are “{true}”. One sentence in the labelling guide may prevent most."
+        ))  # fmt: skip
+    if (audit.issues.ambiguity[~audit.issues.is_label_issue] > 0.5).any():
+        advice.append(_Advice(
+            "Ask for a second opinion on the ambiguous items rather than relabelling them: they "
+            "are hard, not wrong."
+        ))  # fmt: skip
+    return advice
+
+
+# --- galleries -------------------------------------------------------------------------------
+
+
+class _Source(NamedTuple):
+    """Where a card takes its picture or values from."""
+
+    images: Any
+    rows: pd.DataFrame | None
+    paths: Sequence[object] | None
+    quota: int  # bytes a picture
+
+
+def _tensor(images: Any) -> Any:
+    return torch.from_numpy(images) if isinstance(images, np.ndarray) else images
+
+
+def _frame(rows: pd.DataFrame | np.ndarray | Tensor | None) -> pd.DataFrame | None:
+    if rows is None or isinstance(rows, pd.DataFrame):
+        return rows
+    values = np.asarray(rows)
+    return pd.DataFrame(values, columns=[f"feature {k}" for k in range(values.shape[1])])
+
+
+def _choose(issues: pd.DataFrame, examples: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The worst labels, no class with more than twice its share, and the most ambiguous others.
+
+    One class could otherwise fill the page; places that are left over go to the worst anyway.
+    """
+    flagged = issues[issues.is_label_issue].sort_values(
+        ["p_wrong", "index"], ascending=[False, True]
+    )
+    share = math.ceil(2 * examples / max(1, flagged.given_label.nunique()))
+    within = flagged.groupby("given_label", sort=False).cumcount() < share
+    first = pd.concat([flagged[within], flagged[~within]]).head(examples)
+    worst = first.sort_values(["p_wrong", "index"], ascending=[False, True])
+    others = issues[~issues.is_label_issue & (issues.ambiguity > 0)]
+    hardest = others.sort_values(["ambiguity", "index"], ascending=[False, True])
+    return worst, hardest.head(math.ceil(0.4 * examples))
+
+
+def _card(issue: Any, source: _Source) -> dict[str, Any]:
+    row = int(issue.index)
+    values: list[tuple[str, str]] = []
+    if source.rows is not None:
+        shown = source.rows.iloc[row, :COLUMNS]
+        values = [(_text(name, 40), _text(value, 60)) for name, value in shown.items()]
+    return {
+        "row": row,
+        "given": _text(issue.given_label),
+        "suggested": _text(issue.predicted_label),
+        "p_wrong": float(issue.p_wrong),
+        "sure": float(issue.predicted_prob),
+        "ambiguity": float(issue.ambiguity),
+        "path": _text(source.paths[row], 200) if source.paths is not None else "",
+        "image": None if source.images is None else _picture(source.images, row, source.quota),
+        "values": values,
+    }
+
+
+def _picture(images: Any, row: int, quota: int) -> str | None:
+    """The picture of a row as a data: address of at most `quota` characters."""
+    x = torch.as_tensor(images[torch.tensor([row])])[0].cpu()
+    x = x if x.dtype == torch.uint8 else (x.float().nan_to_num() * 255).clamp(0, 255).byte()
+    x = x[None] if x.dim() == 2 else x
+    x = x[:3] if len(x) in (3, 4) else x[:1]
+    picture = Image.fromarray(x[0].numpy() if len(x) == 1 else x.permute(1, 2, 0).numpy())
+    if max(picture.size) <= SIZES[0][0]:
+        address = _address(picture, "png", optimize=True)
+        if len(address) <= quota:
+            return address
+    for side, quality in SIZES:
+        small = picture.copy()
+        small.thumbnail((side, side))
+        address = _address(small, "jpeg", quality=quality)
+        if len(address) <= quota:
+            return address
+    return None
+
+
+def _address(picture: Image.Image, kind: str, **options: Any) -> str:
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+def _matrix(audit: Audit) -> dict[str, Any]:
+    """T with a shade a cell: the square root, so that rare flips show beside the diagonal."""
+    names = [_text(label) for label in audit.per_class.label]
+    cells = [
+        [{"p": float(p), "shade": round(float(np.sqrt(p)), 3), "text": _cell(p)} for p in row]
+        for row in audit.transition
+    ]
+    return {"names": names, "rows": list(zip(names, cells, strict=True))}
+
+
+def _cell(p: float) -> str:
+    return "" if p < 0.005 else "1" if p > 0.995 else f"{p:.2f}".lstrip("0")
+
+
+def _each(table: pd.DataFrame) -> Iterable[Any]:
+    return table.itertuples()
+
+
+def _pairs(pairs: pd.DataFrame) -> list[dict[str, Any]]:
+    top = pairs.head(PAIRS)
+    most = max(float(top.expected_errors.max()), 1e-9) if len(top) else 1.0
+    return [
+        {
+            "given": _text(pair.given_label),
+            "true": _text(pair.predicted_label),
+            "expected": float(pair.expected_errors),
+            "issues": int(pair.issues),
+            "width": round(100 * float(pair.expected_errors) / most, 1),
+        }
+        for pair in _each(top)
+    ]
+
+
+def _classes(per_class: pd.DataFrame) -> dict[str, Any]:
+    top = per_class.sort_values("expected_errors", ascending=False, kind="stable").head(CLASSES)
+    rows = [
+        {
+            "label": _text(c.label),
+            "given": int(c.given),
+            "issues": int(c.issues),
+            "noise_rate": float(c.noise_rate),
+            "expected_true": float(c.expected_true),
+            "lost_rate": float(c.lost_rate),
+        }
+        for c in _each(top)
+    ]
+    return {"rows": rows, "left_out": len(per_class) - len(rows)}
+
+
+# --- charts: lines, points and bars in a box of WIDTH x HEIGHT ---------------------------------
+
+WIDTH, HEIGHT = 420, 220
+LEFT, RIGHT, TOP, BOTTOM = 44, 10, 12, 34
+
+
+class _Axis(NamedTuple):
+    """From values to places on the page; ticks at round numbers."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        share = (value - self.low) / ((self.high - self.low) or 1.0)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def ticks(self, percent: bool = False) -> list[tuple[float, str]]:
+        step = 10 ** math.floor(math.log10((self.high - self.low) or 1.0))
+        step = next(s for s in (step / 5, step / 2, step, 2 * step) if self._number(s) <= 6)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        values = [k * step for k in range(first, last + 1)]
+        return [(self.at(v), f"{100 * v:g} %" if percent else f"{v:g}") for v in values]
+
+    def _number(self, step: float) -> float:
+        return (self.high - self.low) / step + 1
+
+
+def _axes(x: tuple[float, float], y: tuple[float, float]) -> tuple[_Axis, _Axis]:
+    return _Axis(*x, LEFT, WIDTH - RIGHT), _Axis(*y, HEIGHT - BOTTOM, TOP)
+
+
+def _chart(title: str, across: _Axis, up: _Axis, percent: bool, **parts: Any) -> dict[str, Any]:
+    empty = {"lines": [], "bars": [], "points": [], "xlabel": "", "note": "", "ideal": ""}
+    ticks = {"xticks": across.ticks(), "yticks": up.ticks(percent)}
+    return empty | ticks | {"title": title} | parts
+
+
+CURVES = {
+    "loss": "Training loss",
+    "val_accuracy": "Accuracy on held-out given labels",
+    "test_accuracy": "Accuracy on test data",
+}
+
+
+def _curves(history: History | Mapping[str, History] | None) -> list[dict[str, Any]]:
+    """A chart for each figure that the records hold, with a line for each run."""
+    runs = history if isinstance(history, Mapping) else {"this run": history or []}
+    charts = []
+    for key, title in CURVES.items():
+        lines = {name: [r[key] for r in run if _known(r, key)] for name, run in runs.items()}
+        lines = {name: values for name, values in lines.items() if values}
+        if not lines:
+            continue
+        values = [v for line in lines.values() for v in line]
+        longest = max(len(line) for line in lines.values())
+        across, up = _axes((1, max(2, longest)), _around(min(values), max(values)))
+        drawn = [
+            {
+                "name": _text(name),
+                "points": [(across.at(k), up.at(v)) for k, v in enumerate(line, 1)],
+                "last": _percent(line[-1]) if key != "loss" else f"{line[-1]:.3g}",
+            }
+            for name, line in lines.items()
+        ]
+        percent = key != "loss"
+        charts.append(_chart(title, across, up, percent, lines=drawn, xlabel="epoch"))
+    return charts
+
+
+def _known(record: Mapping[str, Any], key: str) -> bool:
+    return isinstance(record.get(key), (int, float)) and math.isfinite(record[key])
+
+
+def _around(low: float, high: float) -> tuple[float, float]:
+    room = 0.08 * (high - low) or 0.05
+    return low - room, high + room
+
+
+def _histograms(issues: pd.DataFrame) -> list[dict[str, Any]]:
+    told = {
+        "p_wrong": ("How likely each label is wrong", "p_wrong; flagged above 0.5"),
+        "ambiguity": ("How ambiguous each item is", "ambiguity; 1: two classes tie"),
+    }
+    charts = []
+    for column, (title, label) in told.items():
+        number, edges = np.histogram(issues[column], bins=20, range=(0, 1))
+        across, up = _axes((0, 1), (0, float(number.max()) * 1.05))
+        bars = [
+            {
+                "x": across.at(edges[k]) + 0.5,
+                "width": round(across.at(edges[k + 1]) - across.at(edges[k]) - 1, 1),
+                "y": up.at(n),
+                "height": round(up.at(0) - up.at(n), 1),
+                "marked": column == "p_wrong" and edges[k] >= 0.5,
+                "told": f"{edges[k]:.2f} to {edges[k + 1]:.2f}: {n:,} rows",
+            }
+            for k, n in enumerate(number)
+        ]
+        charts.append(_chart(title, across, up, False, bars=bars, xlabel=label))
+    return charts
+
+
+def _reliability_chart(curve: Reliability | None) -> dict[str, Any] | None:
+    if curve is None or not len(curve.size):
+        return None
+    across, up = _axes((0, 1), (0, 1))
+    largest = float(np.max(curve.size))
+    points = [
+        {
+            "x": across.at(float(c)),
+            "y": up.at(float(a)),
+            "r": round(3 + 7 * math.sqrt(float(n) / largest), 1),
+            "told": f"promised {c:.2f}, came true {a:.2f}, {int(n):,} rows",
+        }
+        for c, a, n in zip(curve.confidence, curve.accuracy, curve.size, strict=True)
+    ]
+    line = {"name": "", "points": [(p["x"], p["y"]) for p in points], "last": ""}
+    gap = np.abs(np.asarray(curve.confidence) - np.asarray(curve.accuracy))
+    ece = float((gap * curve.size).sum() / np.sum(curve.size))
+    title = "Can p_wrong be believed?"
+    ideal = f"{across.at(0)},{up.at(0)} {across.at(1)},{up.at(1)}"
+    note = f"Calibration error {ece:.3f} (0 is perfect). On the dashed line promises come true."
+    parts = {"lines": [line], "points": points, "ideal": ideal, "note": note}
+    return _chart(title, across, up, False, xlabel="promised p_wrong", **parts)

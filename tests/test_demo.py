@@ -1,0 +1,78 @@
+"""The demo: it runs, writes only into its folder, and its figures are those of its files."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+
+from ytilde import datasets
+from ytilde.data import BadInput
+from ytilde.demo import _corrupt, run_demo
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """One epoch: quick, and the way through the code is the same."""
+    folder = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        figures = run_demo(folder / "out", epochs=1)
+    return folder, figures
+
+
+def test_writes_only_into_its_folder(demo):
+    folder, figures = demo
+    assert [p.name for p in folder.iterdir()] == ["out"]
+    assert {p.name for p in (folder / "out").iterdir()} == {
+        "report.html", "issues.csv", "demo.json"}  # fmt: skip
+    assert json.loads((folder / "out" / "demo.json").read_text()) == figures
+
+
+def test_figures_are_those_of_the_csv(demo):
+    folder, figures = demo
+    data = _corrupt(datasets.load("fashion-mnist-small"))
+    issues = pd.read_csv(folder / "out" / "issues.csv")
+    wrong = (data.y != data.clean).numpy()
+    found = issues.is_label_issue.to_numpy()
+    assert len(issues) == len(data) == 6000
+    assert wrong.mean() == pytest.approx(0.4, abs=0.02)
+    assert figures["wrong"] == wrong.sum() and figures["suspects"] == found.sum()
+    assert figures["precision"] == pytest.approx((wrong & found).sum() / found.sum())
+    assert figures["recall"] == pytest.approx((wrong & found).sum() / wrong.sum())
+    truth = [data.class_name(k) for k in data.clean.tolist()]
+    after = (issues.predicted_label == truth).mean()
+    assert figures["labels right after"] == pytest.approx(after)
+    assert figures["recall"] > figures["suspects"] / 6000  # better than pointing blindly
+
+
+def test_report_holds_pictures_curves_and_measures(demo):
+    folder, figures = demo
+    text = (folder / "out" / "report.html").read_text(encoding="utf-8")
+    assert text.count("data:image/png") == 84
+    assert "plain training" in text and "robust training" in text
+    assert f"{100 * figures['recall']:.1f} %" in text
+    assert len(text) < 1_000_000
+
+
+def test_says_where_things_are(demo, capsys, monkeypatch):
+    from rich.console import Console
+
+    from ytilde import demo as module
+
+    folder, figures = demo
+    monkeypatch.setenv("COLUMNS", "80")
+    module._say_results(Console(), folder / "out", figures)
+    said = capsys.readouterr().out
+    assert str(folder / "out" / "report.html") in said
+    assert f"{100 * figures['precision']:.1f} %" in said
+    assert re.search(r"ytilde audit \S+", said)
+
+
+def test_refuses_a_folder_of_other_things(tmp_path):
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(BadInput, match="not empty"):
+        run_demo(tmp_path, epochs=1)
+    with pytest.raises(BadInput, match="is a file"):
+        run_demo(tmp_path / "thesis.txt", epochs=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]

@@ -1,0 +1,457 @@
+"""The report: complete, small, and nothing from the data is ever more than text."""
+
+import base64
+import fcntl
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from ytilde import report
+from ytilde.auditing import Audit, Estimate, audit
+from ytilde.metrics import reliability
+
+HOSTILE = (
+    "<script>document.title='pwned'</script>",
+    "\"><img src=x onerror=document.title='pwned'>",
+    "</title></style><svg onload=document.title='pwned'>",
+    "{{ 7 * 7 }} ' onmouseover='document.title=1",
+    "قطة \u202eسوداء",
+    "👩‍🚀 emoji \x00\u2028 end",
+)
+
+
+def synthetic(n=600, k=6, names=None, seed=0, rate=0.3):
+    """An audit of labels of which some are wrong, with the truth."""
+    rng = np.random.default_rng(seed)
+    clean = rng.integers(0, k, n)
+    wrong = rng.random(n) < rate
+    y = np.where(wrong, (clean + 1 + rng.integers(0, 2, n)) % k, clean)
+    logits = rng.normal(size=(n, k))
+    logits[np.arange(n), clean] += 6 * rng.random(n)
+    p = np.exp(logits)
+    return audit(p / p.sum(1, keepdims=True), y, names=names), y != clean
+
+
+def large(n, names):
+    """An audit of n rows that nothing was computed for."""
+    k, p = len(names), np.linspace(0, 1, n)
+    shown = np.array(names, dtype=object)
+    issues = pd.DataFrame({
+        "index": np.arange(n), "given_label": shown[np.arange(n) % k],
+        "predicted_label": shown[(np.arange(n) + 1) % k], "label_quality": 1 - p,
+        "is_label_issue": p > 0.5, "predicted_prob": p, "p_wrong": p, "ambiguity": 1 - p,
+    })  # fmt: skip
+    columns = ("given", "issues", "expected_errors", "noise_rate", "expected_true", "lost_rate")
+    per_class = pd.DataFrame({"label": shown} | {name: np.full(k, 0.5) for name in columns})
+    true, given = (part.ravel() for part in np.mgrid[:k, :k])
+    pairs = pd.DataFrame({"given_label": shown[given], "predicted_label": shown[true],
+                          "expected_errors": 1.0, "issues": 1})  # fmt: skip
+    rate = Estimate(0.5, 0.4, 0.6)
+    return Audit(issues, rate, Estimate(n / 2, 0.4 * n, 0.6 * n), np.full((k, k), 1 / k),
+                 per_class, pairs, names)  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, the text of the page, and what its scripts hold."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self.words, self.inside = [], [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_endtag(self, tag):
+        self.inside = None
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts.append(data)
+        elif self.inside != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(self.words)
+
+    def all(self, tag, cls=""):
+        found = [a for t, a in self.tags if t == tag]
+        return [a for a in found if not cls or cls in (a.get("class") or "").split(" ")]
+
+
+def written(tmp_path, found, **options):
+    report.write(found, tmp_path / "report.html", **options)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+def everything(n=600, names=HOSTILE):
+    found, wrong = synthetic(n, len(names), names)
+    images = torch.randint(0, 256, (n, 3, 16, 16), generator=torch.Generator().manual_seed(0))
+    history = [{"stage": "main", "epoch": e, "loss": 2 / e, "val_accuracy": 0.5, "test_accuracy":
+                0.6 + e / 100} for e in range(1, 9)]  # fmt: skip
+    options = {
+        "images": images.to(torch.uint8),
+        "paths": [f"{names[k % len(names)]}/{k}.png" for k in range(n)],
+        "rows": pd.DataFrame({names[0]: [names[1]] * n, "width": np.arange(n) / 7}),
+        "history": {names[2]: history, "b": history},
+        "title": names[0],
+        "reliability": reliability(found.issues.p_wrong, wrong, bins=10),
+        "measured": {names[1]: names[3]},
+    }
+    found.notes.append(names[0])
+    return found, options
+
+
+def assert_safe(page):
+    """One script, ours, named by the policy; nothing is loaded; no handler; no address."""
+    assert len(page.scripts) == 1
+    digest = base64.b64encode(hashlib.sha256(page.scripts[0].encode()).digest()).decode()
+    policy = next(a["content"] for a in page.all("meta") if "http-equiv" in a)
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert len(page.all("script")) == len(page.all("style")) == 1
+    for tag, attributes in page.tags:
+        assert tag not in {"iframe", "object", "embed", "link", "base", "a"}
+        for name, value in attributes.items():
+            assert not name.startswith("on"), (tag, name)
+            if name in {"src", "href", "action", "srcset", "data"}:
+                assert value.startswith("data:image/"), (tag, value)
+
+
+def test_hostile_names_are_text(tmp_path):
+    found, options = everything()
+    text, page = written(tmp_path, found, **options)
+    assert_safe(page)
+    for name in HOSTILE[:4]:
+        assert name in page.text
+        assert name not in text or "<" not in name  # in the file it is escaped
+    assert "قطة" in page.text and "👩‍🚀 emoji" in page.text
+    assert "\u202e" not in text and "\x00" not in text and "\u2028" not in text
+
+
+@settings(deadline=None, max_examples=20)
+@given(name=st.text(min_size=1, max_size=30))
+def test_any_text_stays_one_text(tmp_path_factory, name):
+    """Whatever a class is called, the page has the same tags."""
+    folder = tmp_path_factory.mktemp("report")
+    tags = []
+    for shown in ("plain", name):
+        page = written(folder, large(40, (shown, "b", "c")), title=shown, examples=6)[1]
+        tags.append([tag for tag, _ in page.tags])
+    assert tags[0] == tags[1]
+
+
+def test_file_names_that_are_no_text(tmp_path):
+    found, _ = synthetic()
+    paths = [os.fsdecode(b"bad\xff.png")] * 600
+    assert "bad" in written(tmp_path, found, paths=paths)[0]
+
+
+def test_the_figures_are_the_audits(tmp_path):
+    found, _ = synthetic()
+    _, page = written(tmp_path, found)
+    for value in (found.num_errors, found.num_errors.low, found.num_errors.high):
+        assert f"{round(value):,}" in page.text
+    assert f"{100 * found.noise_rate:.1f}".removesuffix(".0") in page.text
+    assert len(page.all("td", "wrong")) == 30 and len(page.all("td", "strong")) >= 6
+    for a in page.all("td"):
+        if "style" in a and (shade := float(a["style"].partition(":")[2])):
+            promised = float(a["title"].rpartition(": ")[2])
+            assert shade == pytest.approx(math.sqrt(promised), abs=0.01)
+
+
+def test_gallery_shows_the_worst_and_apart_the_ambiguous(tmp_path):
+    found, _ = synthetic(2000)
+    _, page = written(tmp_path, found, examples=30)
+    cards = page.all("li", "card")
+    issues = found.issues.set_index("index")
+    wrong = [a for a in cards if issues.is_label_issue[int(a["data-row"])]]
+    unclear = [a for a in cards if not issues.is_label_issue[int(a["data-row"])]]
+    assert (len(wrong), len(unclear)) == (30, 12)
+    assert cards == wrong + unclear
+    p = [float(a["data-p"]) for a in wrong]
+    assert p == sorted(p, reverse=True)
+    kept = issues[~issues.is_label_issue].ambiguity.nlargest(12)
+    assert [float(a["data-ambiguity"]) for a in unclear] == pytest.approx(kept.to_list())
+    for a in cards:
+        row = issues.loc[int(a["data-row"])]
+        assert (a["data-given"], a["data-suggested"]) == (
+            str(row.given_label), str(row.predicted_label))  # fmt: skip
+        assert float(a["data-p"]) == row.p_wrong
+
+
+def test_no_class_fills_the_gallery():
+    issues = pd.DataFrame({
+        "index": np.arange(400), "given_label": ["a"] * 300 + ["b"] * 95 + ["c"] * 5,
+        "is_label_issue": True, "p_wrong": np.linspace(1, 0.6, 400), "ambiguity": 0.0,
+    })  # fmt: skip
+    worst, unclear = report._choose(issues, 30)
+    assert worst.given_label.value_counts().to_dict() == {"a": 20, "b": 10}
+    assert len(unclear) == 0
+    only = report._choose(issues[issues.given_label == "c"], 30)[0]
+    assert len(only) == 5
+
+
+def test_pictures_are_those_of_the_rows(tmp_path):
+    found, _ = synthetic()
+    shade = torch.arange(600) % 256
+    images = shade.to(torch.uint8)[:, None, None, None].expand(600, 1, 12, 12)
+    for x in (images, images.float() / 255, images.numpy()):
+        page = written(tmp_path, found, images=x)[1]
+        rows = [int(a["data-row"]) for a in page.all("li", "card")]
+        assert len(rows) == len(page.all("img")) > 20
+        for row, img in zip(rows, page.all("img"), strict=True):
+            raw = base64.b64decode(img["src"].partition(",")[2])
+            assert np.asarray(Image.open(io.BytesIO(raw))).ravel()[0] == shade[row]
+
+
+class Noise:
+    """A lazy reader of large pictures that cannot be compressed."""
+
+    def __init__(self, n):
+        self.shape, self.read = (n, 3, 224, 224), 0
+        generator = torch.Generator().manual_seed(0)
+        self.picture = torch.randint(0, 256, (1, 3, 224, 224), generator=generator).byte()
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, index):
+        self.read += len(index)
+        return self.picture
+
+
+@pytest.mark.parametrize("examples", [60, 300])
+def test_sixty_thousand_images_stay_below_three_megabytes(tmp_path, examples):
+    found = large(60_000, tuple(f"class {k} " + "long " * 40 for k in range(100)))
+    images = Noise(60_000)
+    _, page = written(tmp_path, found, images=images, paths=["p" * 300] * 60_000,
+                         examples=examples)  # fmt: skip
+    assert (tmp_path / "report.html").stat().st_size <= 3_000_000
+    assert images.read == 1.4 * examples  # only what is shown is read
+    assert len(page.all("img")) == 1.4 * examples
+    assert not page.all("table", "heat")  # 10,000 cells cannot be read: the largest pairs instead
+    assert len(page.all("tr")) <= 2 + report.PAIRS + 100
+
+
+def test_tables_show_their_values(tmp_path):
+    found, _ = synthetic()
+    rows = pd.DataFrame({"weight": np.arange(600) + 0.25, "colour": ["red & blue"] * 600})
+    _, page = written(tmp_path, found, rows=rows)
+    first = int(page.all("li", "card")[0]["data-row"])
+    assert f"{first + 0.25:.4g}" in page.text and "red & blue" in page.text
+    assert "feature 1" in written(tmp_path, found, rows=rows[["weight"] * 2].to_numpy())[1].text
+
+
+def test_curves(tmp_path):
+    found, _ = synthetic()
+    assert "Learning curves" not in written(tmp_path, found)[1].text
+    history = [{"epoch": e, "loss": math.nan if e == 3 else 1.0 / e} for e in range(1, 6)]
+    _, page = written(tmp_path, found, history=history)
+    lines = [a["points"].split() for a in page.all("polyline", "line")]
+    assert [len(line) for line in lines] == [4]
+    heights = [float(point.partition(",")[2]) for point in lines[0]]
+    assert heights == sorted(heights)  # the loss falls, and down the page y grows
+    one = written(tmp_path, found, history=history[:1])[1]
+    assert len(one.all("polyline", "line")) == 1
+
+
+def test_clean_labels_are_called_clean(tmp_path):
+    eye = np.eye(4)[np.arange(4000) % 4] * 0.999 + 0.00025
+    found = audit(eye, np.arange(4000) % 4)
+    _, page = written(tmp_path, found)
+    assert "The labels look right" in page.text
+    assert "No label is more likely wrong than right" in page.text
+
+
+def test_commands_name_the_run(tmp_path):
+    found, _ = synthetic()
+    assert "ytilde audit RUN --fix-above" in written(tmp_path, found)[1].text
+    run = tmp_path / "my run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    assert f"ytilde audit '{run}' --fix-above" in written(run, found)[1].text
+
+
+def test_audit_writes_it(tmp_path):
+    found, _ = synthetic()
+    found.to_html(tmp_path / "report.html")
+    assert_safe(Page((tmp_path / "report.html").read_text(encoding="utf-8")))
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+@settings(deadline=None)
+@given(low=st.floats(-1e6, 1e6), width=st.floats(1e-4, 1e6))
+def test_ticks_are_few_and_inside(low, width):
+    axis = report._Axis(low, low + width, 0, 100)
+    ticks = axis.ticks()
+    assert 1 <= len(ticks) <= 8
+    assert all(-1 <= place <= 101 for place, _ in ticks)
+
+
+def test_percent():
+    told = {0.5: "50 %", 0.12345: "12.3 %", 1: "100 %", 0.99999: "> 99.9 %", 1e-6: "< 0.1 %"}
+    assert {share: report._percent(share) for share in told} == told
+
+
+# --- in a browser ----------------------------------------------------------------------------
+
+
+class Browser:
+    """Headless Chromium over its debugging pipe: commands on 3, answers on 4, NUL between."""
+
+    def __init__(self, program, folder):
+        ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (*os.pipe(), *os.pipe())]
+        theirs_in, self.out, self.into, theirs_out = ends
+
+        def place():
+            os.dup2(theirs_in, 3)
+            os.dup2(theirs_out, 4)
+
+        flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe",
+                 f"--user-data-dir={folder}", "--window-size=1000,900", "about:blank")  # fmt: skip
+        self.process = subprocess.Popen(
+            [program, *flags], pass_fds=(3, 4), preexec_fn=place,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self.count, self.rest, self.events, self.session = 0, b"", [], None
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        found = self.ask("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = found["sessionId"]
+        for domain in ("Page", "Log", "Runtime", "Network"):
+            self.ask(f"{domain}.enable")
+
+    def ask(self, method, **params):
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": params}
+        message |= {"sessionId": self.session} if self.session else {}
+        os.write(self.out, json.dumps(message).encode() + b"\0")
+        while (answer := self.read()).get("id") != self.count:
+            self.events.append(answer)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def read(self):
+        while b"\0" not in self.rest:
+            self.rest += os.read(self.into, 1 << 16)
+        message, _, self.rest = self.rest.partition(b"\0")
+        return json.loads(message)
+
+    def open(self, path):
+        self.events.clear()
+        self.ask("Page.navigate", url=path.as_uri())
+        while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
+            self.events.append(self.read())
+
+    def eval(self, code):
+        answer = self.ask("Runtime.evaluate", expression=code, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def said(self, method):
+        return [e["params"] for e in self.events if e.get("method") == method]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("chromium is not installed")
+    browser = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.process.terminate()
+    browser.process.wait(20)
+
+
+def test_in_a_browser_hostile_names_do_nothing(tmp_path, browser):
+    found, options = everything()
+    report.write(found, tmp_path / "report.html", **options)
+    browser.open(tmp_path / "report.html")
+    browser.eval("document.querySelectorAll('*').forEach((e) => e.dispatchEvent("
+                 "new Event('mouseover')))")  # fmt: skip
+    assert browser.eval("document.title") == HOSTILE[0]
+    assert browser.eval("document.querySelector('h1').textContent") == HOSTILE[0]
+    assert browser.eval("document.scripts.length") == 1
+    asked = {
+        p["request"]["url"].partition(":")[0] for p in browser.said("Network.requestWillBeSent")
+    }
+    assert asked <= {"file", "data"}
+    errors = [p for p in browser.said("Log.entryAdded") if p["entry"]["level"] == "error"]
+    assert not errors and not browser.said("Runtime.exceptionThrown")
+    shown = browser.eval("[...document.querySelectorAll('select[name=given]')][0].textContent")
+    assert HOSTILE[0] in shown  # the script ran and put names in as text
+
+
+def test_in_a_browser_the_policy_stops_a_foreign_script(tmp_path, browser):
+    """Were an escape ever missed, the page's policy is the second wall."""
+    found, _ = synthetic()
+    report.write(found, tmp_path / "report.html")
+    page = tmp_path / "report.html"
+    attack = "<script>document.title='pwned'</script><img src=x onerror=document.title='pwned'>"
+    page.write_text(page.read_text("utf-8").replace("<footer", attack + "<footer"), "utf-8")
+    browser.open(page)
+    assert browser.eval("document.title") == "Which labels are wrong?"
+    assert any("Content Security Policy" in p["entry"]["text"]
+               for p in browser.said("Log.entryAdded"))  # fmt: skip
+
+
+def test_in_a_browser_sort_and_filter(tmp_path, browser):
+    found, options = everything(names=("a", "b", "c", "d", "e", "f"))
+    report.write(found, tmp_path / "report.html", **options)
+    browser.open(tmp_path / "report.html")
+    browser.eval("""
+      box = document.querySelector('section.gallery');
+      visible = () => [...box.querySelectorAll('.card')].filter((c) => !c.hidden);
+      set = (name, value) => { const e = box.querySelector(`[name=${name}]`); e.value = value;
+        e.dispatchEvent(new Event('input', {bubbles: true})); };0""")
+    assert browser.eval("visible().length") == 24
+    browser.eval("box.querySelector('.more').click()")
+    assert browser.eval("visible().length") == 60
+    browser.eval("set('order', 'row:1')")
+    rows = browser.eval("visible().map((c) => +c.dataset.row)")
+    assert rows == sorted(rows) and len(rows) == 60
+    browser.eval("set('given', 'b')")
+    given = browser.eval("visible().map((c) => c.dataset.given)")
+    assert given and set(given) == {"b"}
+    browser.eval("set('text', 'nowhere to be found')")
+    assert browser.eval("box.querySelector('.shown').textContent") == "0 of 60 shown"
+    browser.eval("head = [...document.querySelectorAll('th button')].find((b) => "
+                 "b.textContent === 'given'); head.click()")  # fmt: skip
+    column = "[...head.closest('table').tBodies[0].rows].map((r) => +r.cells[1].dataset.v)"
+    falling = browser.eval(column)
+    assert falling == sorted(found.per_class.given, reverse=True)
+    browser.eval("head.click()")
+    assert browser.eval(column) == falling[::-1]
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_in_a_browser_nothing_sticks_out(tmp_path, browser, width):
+    names = ("short", "averyverylongclassnamewithoutanyspace" * 3, "c", "d", "e", "f")
+    found, options = everything(names=names)
+    report.write(found, tmp_path / "report.html", **options)
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 400}
+    browser.ask("Emulation.setDeviceMetricsOverride", **size)
+    browser.open(tmp_path / "report.html")
+    try:
+        assert browser.eval("document.documentElement.scrollWidth") <= width
+        heights = browser.eval("""[...document.querySelectorAll('input, select, .more')]
+            .map((e) => e.getBoundingClientRect().height).filter((h) => h)""")
+        assert min(heights) >= 40  # a finger's width
+    finally:
+        browser.ask("Emulation.clearDeviceMetricsOverride")
