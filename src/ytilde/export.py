@@ -1,0 +1,90 @@
+"""A trained classifier as an ONNX file, for programs without Python or torch (extra `onnx`)."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from .checkpoint import write_atomic
+from .data import BadInput
+from .estimator import Classifier
+from .heads import _Noisy
+
+BLOCK = 100  # Monte-Carlo samples at once: bounds the memory of a prediction
+
+
+def to_onnx(clf: Classifier, path: str | Path) -> None:
+    """Write the network: "x" [N, ...] float32, images in [0, 1] -> "log_probs" [N, ..., K].
+
+    The log of the clean posterior, for any N; its columns are the classes, a JSON list under
+    "classes" in the file's metadata. A Monte-Carlo head keeps its mixture: the fixed noise of its
+    predictions is stored in the file.
+    """
+    check_is_fitted(clf)
+    method = copy.deepcopy(clf.method_).cpu().eval()
+    _store_noise(method)
+    x = torch.full((2, *clf.shape_), 0.5)
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                method, (x,), input_names=["x"], output_names=["log_probs"], dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("N")},), verbose=False,
+            )  # fmt: skip
+    except ImportError as error:
+        raise BadInput(f'{error}; pip install "ytilde[onnx]" brings what export needs') from error
+    except torch.onnx.errors.OnnxExporterError as error:
+        raise BadInput(f"method {method.name} has no ONNX form ({_reason(error)})") from error
+    assert program is not None
+    program.model.metadata_props["classes"] = json.dumps(clf.classes_.tolist())
+    write_atomic(Path(path), lambda temporary: program.save(str(temporary)))
+
+
+class _Stored:
+    """The fixed noise of a Monte-Carlo head as constants.
+
+    Its counter hash shifts signed integers, which ONNX cannot, and its blocks are cut by the number
+    of rows, which an exported network does not know.
+    """
+
+    def __init__(self, head: _Noisy) -> None:
+        rows = torch.zeros(1, head.dim)
+        draws = head._fixed(rows)
+        draws.block, self.samples = BLOCK, draws.samples
+        self.noise = list(draws.blocks(rows))
+
+    def blocks(self, like: Tensor) -> list[Tensor]:
+        return self.noise
+
+
+def _store_noise(method: nn.Module) -> None:
+    for head in method.modules():
+        if isinstance(head, _Noisy):
+            stored = _Stored(head)
+            head._fixed = lambda rows, stored=stored: stored  # type: ignore[method-assign, misc, assignment]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's lines about libraries that are not needed here."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what went wrong at the root."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,73 @@
+"""ONNX files answer as the classifier does, on inputs it never saw and for any batch size."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from ytilde import BadInput, Classifier, create
+from ytilde.datasets import load, shapes
+
+onnxruntime = pytest.importorskip("onnxruntime", reason='pip install "ytilde[onnx]"')
+pytest.importorskip("onnxscript", reason='pip install "ytilde[onnx]"')
+
+from ytilde.export import to_onnx  # noqa: E402
+
+
+def run(clf, x, path):
+    to_onnx(clf, path)
+    session = onnxruntime.InferenceSession(path)
+    classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
+    assert classes == clf.classes_.tolist()
+    return session.run(["log_probs"], {"x": x})[0]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [create("ce"), create("ln"), create("het_tau_full", eval_samples=150)],
+    ids=("ce", "ln", "het"),
+)
+def test_same_answers_on_1000_inputs(method, tmp_path):
+    data = load("digits")
+    names = np.array([f"digit {k}" for k in data.y.tolist()])
+    clf = Classifier(method, "mlp:width=32", epochs=2).fit(data.x.numpy(), names)
+    x = torch.rand(1000, 64, generator=torch.Generator().manual_seed(0)).numpy()
+    before, found = clf.predict_proba(x), run(clf, x, tmp_path / "model.onnx")
+    assert (found.argmax(-1) == before.argmax(-1)).all()
+    assert np.abs(np.exp(found) - before).max() < 1e-5
+    assert (clf.predict_proba(x) == before).all()  # the classifier itself is as it was
+
+
+def test_pixels(tmp_path):
+    data = shapes(6, torch.Generator().manual_seed(0), side=30)
+    method = create("het", train_samples=2, eval_samples=20)
+    clf = Classifier(method, "unet:width=4,depth=1", epochs=1)
+    clf.fit(data.x.numpy(), data.y.numpy())
+    x = (data.x[:3].float() / 255).numpy()
+    found = run(clf, x, tmp_path / "model.onnx")
+    assert found.shape == (3, 30, 30, 4)
+    assert np.abs(np.exp(found) - clf.predict_proba(data.x[:3])).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            torch.onnx.errors.OnnxExporterError("no\nlong story"),
+            r"method ce has no ONNX form \(no\)",
+        ),
+        (ImportError("no module onnxscript"), r"ytilde\[onnx\]"),
+    ],
+)
+def test_what_cannot_be_exported_says_so(error, text, tmp_path, monkeypatch):
+    data = load("digits")
+    clf = Classifier("ce", "identity", epochs=1).fit(data.x.numpy(), data.y.numpy())
+
+    def export(*args, **options):
+        raise error
+
+    monkeypatch.setattr(torch.onnx, "export", export)
+    with pytest.raises(BadInput, match=text):
+        to_onnx(clf, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
