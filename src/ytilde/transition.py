@@ -22,6 +22,8 @@ from ytilde.data import IGNORE, BadInput
 
 __all__ = [
     "LowRankT",
+    "PosteriorT",
+    "ResidualT",
     "SigmoidT",
     "SoftmaxT",
     "Transition",
@@ -37,8 +39,13 @@ __all__ = [
     "from_cleanlab",
     "given",
     "log_sigmoid_rows",
+    "manifold_penalty",
     "materialise_cost",
+    "nmf_basis",
     "noisy_posterior",
+    "part_T",
+    "part_matrices",
+    "part_weights",
     "posterior",
     "relative_l1",
     "revised",
@@ -183,6 +190,161 @@ def _log_softmax(W: Tensor) -> Tensor:
 def _low_rank_rows(keep: Tensor, A: Tensor, B: Tensor) -> Tensor:
     errors = A.softmax(-1) @ B.softmax(-1)
     return torch.diag_embed(keep.sigmoid()) + (-keep).sigmoid()[..., None] * errors
+
+
+class ResidualT(nn.Module):
+    """T(x) [B, K, K] from features [B, D]: a class-level T plus a linear residual of its logits.
+
+    The chance of a flip and where it goes have weights of their own: T[i, i] = 1 - r and
+    T[i, j] = r softmax(z)_j. The residual starts at zero; `penalty` keeps it small, so that
+    what the examples do not tell of an instance stays as it is for its class.
+    """
+
+    def __init__(self, dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.scale = nn.LayerNorm(dim, elementwise_affine=False)
+        self.residual = nn.Linear(dim, num_classes * (num_classes + 1), bias=False)
+        nn.init.zeros_(self.residual.weight)
+        # logits of the class-level T: of no flip, and of where it goes; at first no flips at all
+        self.stay: Tensor
+        self.target: Tensor
+        self.register_buffer("stay", torch.full((num_classes,), 20.0))
+        self.register_buffer("target", torch.zeros(num_classes, num_classes))
+
+    def start(self, clean: Tensor, y: Tensor, prior: float = 1.0) -> None:
+        """Count the class-level T of (supposed) clean labels [N] and observed ones; -1: left out.
+
+        Each class gets `prior` counts more, flipped as often as all are and evenly spread.
+        """
+        k = len(self.stay)
+        seen = (clean != IGNORE) & (y != IGNORE)
+        flips = _count(clean[seen], y[seen], k).double()
+        total = flips.sum(-1)
+        flips.fill_diagonal_(0)
+        overall = ((flips.sum() + 0.5) / (total.sum() + 1)).clamp(max=0.99)
+        rate = (flips.sum(-1) + prior * overall) / (total + prior)
+        self.stay.copy_(-torch.logit(rate, eps=1e-4))
+        self.target.copy_((flips + prior / max(k - 1, 1)).log())
+
+    def penalty(self, spread: float) -> Tensor:
+        """-log of a Gaussian prior that gives every logit's residual the standard deviation."""
+        weight = self.residual.weight.float()
+        return weight.square().sum() * (weight.shape[1] / (2 * spread**2))
+
+    def forward(self, h: Tensor) -> Tensor:
+        k = len(self.stay)
+        z = self.residual(self.scale(h))
+        return _flip_rows(self.stay + z[..., :k], self.target + z[..., k:].unflatten(-1, (k, k)))
+
+
+@_full_precision
+def _flip_rows(stay: Tensor, target: Tensor) -> Tensor:
+    """T [..., K, K] of the logits of no flip [..., K] and of its target (diagonal unused)."""
+    eye = torch.eye(stay.shape[-1], dtype=torch.bool, device=stay.device)
+    away = target.masked_fill(eye, LOG_ZERO).softmax(-1) * (-stay).sigmoid()[..., None]
+    return torch.where(eye, stay.sigmoid()[..., None], away)
+
+
+class PosteriorT(nn.Module):
+    """T(x) [B, K, K] as a clamped, row-normalised linear map of p(x) [B, K] (MEIDTM's code).
+
+    Without flips until `start`.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.W = nn.Parameter(torch.eye(num_classes).reshape(-1, 1).repeat(1, num_classes))
+
+    def start(self, clean: Tensor, y: Tensor) -> None:
+        """Begin with the class-level T counted from (supposed) clean labels [N] and observed."""
+        k = self.W.shape[1]
+        seen = (clean != IGNORE) & (y != IGNORE)
+        T = _normalise_rows(_count(clean[seen], y[seen], k).to(self.W) + 1 / k)
+        self.W.data.copy_(T.reshape(k * k, 1).expand(-1, k))
+
+    def forward(self, p: Tensor) -> Tensor:
+        return _linear_rows(p, self.W)
+
+
+@_full_precision
+def _linear_rows(p: Tensor, W: Tensor) -> Tensor:
+    k = p.shape[-1]
+    return _normalise_rows((p @ W.T).unflatten(-1, (k, k)).clamp(1e-5, 1 - 1e-5))
+
+
+@_full_precision
+def manifold_penalty(T: Tensor, p: Tensor, sigma: float = 1.1) -> Tensor:
+    """Mean of s_ij (T_i - T_j)^2 over pairs and entries (Cheng et al., CVPR 2022).
+
+    T [B, K, K], p [B, K]; s_ij = exp(-|p_i - p_j|^2 / (2 sigma^2)), negative where the likeliest
+    classes differ. A sum over the entries would let that part drive T away from the data.
+    """
+    s = (_squared_distances(p) / (-2 * sigma**2)).exp()
+    same = p.argmax(-1)[:, None] == p.argmax(-1)
+    apart = _squared_distances(T.flatten(1)) / T[0].numel()
+    return (torch.where(same, s, -s).detach() * apart).mean()
+
+
+def _squared_distances(a: Tensor) -> Tensor:
+    square = a.square().sum(-1)
+    return (square[:, None] + square - 2 * a @ a.T).clamp_min(0)
+
+
+# --- parts (PTD) --------------------------------------------------------------------------------
+
+
+@_full_precision
+def nmf_basis(H: Tensor, parts: int, generator: torch.Generator, steps: int = 100) -> Tensor:
+    """B [R, D] >= 0 of the factorisation H ~ W B, H [N, D] >= 0 (Lee & Seung's updates)."""
+    size = (H.mean() / parts).sqrt()
+
+    def draw(*shape: int) -> Tensor:
+        return (torch.rand(*shape, generator=generator) + 0.1).to(H) * size
+
+    W, B = draw(len(H), parts), draw(parts, H.shape[1])
+    for _ in range(steps):
+        W = W * (H @ B.T) / (W @ (B @ B.T)).clamp_min(1e-12)
+        B = B * (W.T @ H) / ((W.T @ W) @ B).clamp_min(1e-12)
+    return B
+
+
+@_full_precision
+def part_weights(H: Tensor, basis: Tensor, steps: int = 100) -> Tensor:
+    """Coefficients [N, R] >= 0 of H [N, D] on the basis [R, D] by least squares; rows sum to one.
+
+    Multiplicative updates, a fixed number: each row's result is its own. No fit: equal weights.
+    """
+    gram, target = basis @ basis.T, H @ basis.T
+    W = torch.ones_like(target)
+    for _ in range(steps):
+        W = W * target / (W @ gram).clamp_min(1e-12)
+    total = W.sum(-1, keepdim=True)
+    return torch.where(total > 0, W / total.where(total > 0, 1), 1 / len(basis))
+
+
+@_full_precision
+def part_T(weights: Tensor, matrices: Tensor) -> Tensor:
+    """T(x) = sum_k w_k(x) P^k, [B, K, K] of weights [B, R] and matrices [R, K, K]."""
+    return torch.einsum("nk,kij->nij", weights, matrices)
+
+
+@_full_precision
+def part_matrices(weights: Tensor, rows: Tensor, steps: int = 500) -> Tensor:
+    """P [R, K, K] with sum_k w_k P^k_i ~ T_i for A sets of anchors (Xia et al., 2020, eq. 3).
+
+    weights [A, K, R] and noisy posteriors [A, K, K] of the anchors of each class. Rows of P stay
+    on the simplex as softmaxes; Adam on the squared error, from the mean over the sets.
+    """
+    start = safe_log(rows.mean(0)).clamp_min(-7)
+    logits = start.repeat(weights.shape[-1], 1, 1).requires_grad_()
+    optimizer = torch.optim.Adam([logits], lr=0.02)
+    with torch.enable_grad():
+        for _ in range(steps):
+            fitted = torch.einsum("aik,kij->aij", weights, logits.softmax(-1))
+            optimizer.zero_grad()
+            (fitted - rows).square().sum().backward()
+            optimizer.step()
+    return logits.detach().softmax(-1)
 
 
 # --- estimation from noisy probabilities --------------------------------------------------------

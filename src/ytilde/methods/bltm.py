@@ -1,0 +1,130 @@
+"""BLTM: a network for T(x), learnt from distilled labels. Yang et al., ICML 2022, eq. 5.
+
+Fidelity: the paper's stages: noisy posterior, distilled Bayes labels (its argmax), a network whose
+row for that label fits the observed one (eq. 5), then forward correction with T(x) + dT.
+Different: (1) the paper keeps examples whose posterior exceeds (1 + rho_max) / 2. A network's
+confidence in its own training rows is highest where the label is right, which pulls T to the
+identity; on digits with 40 % instance noise all rows gave a squared row error of .10, the surest
+60 % gave .13. So `distil` is 1. (2) The T network is the warmed-up one with frozen features and a
+linear head around the class-level T, with a Gaussian prior of sd `spread` on its residual; a
+network trained in all its layers, as published, learns the labels by heart (.19). The authors'
+code steps the optimiser once an epoch and selects by test accuracy; neither is followed. dT moves
+`reach` at most (see `t_revision`).
+"""
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from ..data import IGNORE, Batch, Data, Spec, Step
+from ..engine import Loss, Trainer
+from ..losses import mean
+from ..method import Method, register, view
+from ..transition import ResidualT, forward_nll, revised, safe_log
+from .forward import share
+from .t_revision import slack_rate
+
+
+@register("bltm")
+@dataclass(eq=False, repr=False)
+class BLTM(Method):
+    """Forward correction with a T for each instance, from a second network."""
+
+    warm_up: float = 0.2  # fraction of the epochs for the noisy posterior
+    t_epochs: float = 0.15  # fraction of the epochs for the T network
+    distil: float = 1.0  # share of every predicted class, the surest ones, that T is learnt from
+    spread: float = 1.5  # prior sd of the logits of T(x) around those of the class-level T
+    reach: float = 0.004  # how far an entry of the slack dT can move
+
+    def build(self, spec: Spec) -> None:
+        super().build(spec)
+        k = spec.num_classes
+        self.t_net = self.new_net()
+        self.rows = ResidualT(spec.dim, k)
+        self.slack = nn.Parameter(torch.zeros(k, k))
+        self.early: Tensor
+        self.bayes: Tensor
+        self.register_buffer("early", torch.zeros(spec.num_train, k))
+        self.register_buffer("bayes", torch.full((spec.num_train,), IGNORE))
+
+    def train(self, mode: bool = True) -> "BLTM":
+        super().train(mode)
+        if hasattr(self, "t_net"):
+            self.t_net.eval()  # frozen: its batch statistics stay as they are
+        return self
+
+    def fit(self, data: Data, trainer: Trainer) -> None:
+        epochs = trainer.recipe.epochs
+        first, second = share(epochs, self.warm_up), share(epochs, self.t_epochs)
+        plain = super().loss
+        self.bayes.copy_(early_labels(self, plain, data, trainer, first, self.distil))
+        self.learn_T(data, trainer, second)
+        rest = max(1, epochs - first - second)
+        rate = slack_rate(self.reach, data, trainer, rest)
+        slack = {"params": [self.slack], "lr": rate, "optimizer": "adam", "weight_decay": 0.0}
+        trainer.train("main", self.loss, [*self.net.parameters(), slack], data, epochs=rest)
+
+    def learn_T(self, data: Data, trainer: Trainer, epochs: int) -> None:
+        self.t_net.load_state_dict(self.net.state_dict())
+        self.rows.start(self.bayes, data.y.to(self.bayes.device))
+        rows = (self.bayes != IGNORE).nonzero().flatten().cpu()
+        head = {"params": list(self.rows.parameters()), "lr": 0.01, "optimizer": "adam"}
+        params = [head | {"weight_decay": 0.0}]  # the prior is part of the loss
+        trainer.train(
+            "transition", self.t_loss, params, data, epochs=epochs, rows=rows, validate=False
+        )
+
+    def t_loss(self, batch: Batch, step: Step) -> Tensor:
+        """-log T(x)[bayes, y], and the prior of the residual."""
+        x, y = view(batch, step)
+        with torch.no_grad():
+            h = self.t_net.features(x)
+        sure = nn.functional.one_hot(self.bayes[batch.index].clamp_min(0), self.spec.num_classes)
+        nll = forward_nll(safe_log(sure.float()), self.rows(h), y)
+        return mean(nll, y) + self.rows.penalty(self.spread) / self.spec.num_train
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        x, y = view(batch, step)
+        return mean(forward_nll(self.net.log_probs(x), self.transition(batch), y), y)
+
+    def transition(self, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            T = self.rows(self.t_net.features(batch.x))
+        return revised(T, self.slack)
+
+
+def distilled(probs: Tensor, fraction: float) -> Tensor:
+    """The Bayes labels [N] of noisy posteriors [N, K]: their argmax.
+
+    -1 outside of the surest `fraction` of every predicted class.
+    """
+    sure, label = probs.max(-1)
+    found = torch.full_like(label, IGNORE)
+    for c in range(probs.shape[-1]):
+        own = (label == c).nonzero().flatten()
+        kept = own[sure[own].argsort(descending=True)[: round(fraction * len(own))]]
+        found[kept] = c
+    return found
+
+
+def early_labels(
+    method: Method, loss: Loss, data: Data, trainer: Trainer, epochs: int, fraction: float = 1.0
+) -> Tensor:
+    """Labels [N] of `method.net` after it was warmed up with this loss: see `distilled`.
+
+    Of the mean posterior over the epochs up to the one with the lowest noisy validation loss,
+    whose network is kept: on digits with 40 % noise that mean is right for 86 % of the rows, the
+    kept epoch alone for 81 %. `method.early` [N, K] sums up those before it, and is kept with it.
+    """
+    best = replace(trainer.recipe, keep="best_nll")
+    params, early = list(method.net.parameters()), cast(Tensor, method.early)
+
+    def probs() -> Tensor:
+        return trainer.map(lambda batch: method.net.log_probs(batch.x).float().exp(), data)
+
+    for record in trainer.epochs("warm_up", loss, params, data, epochs=epochs, recipe=best):
+        if record["epoch"] < epochs:
+            early += probs()
+    return distilled(early + probs(), fraction)

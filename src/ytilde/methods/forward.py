@@ -1,0 +1,85 @@
+"""Forward correction: fit p @ T to the observed labels. Patrini et al., CVPR 2017, theorem 2.
+
+Fidelity: the paper's loss, in log space. T comes from anchor points (its eq. 12-13) of a network
+trained early and briefly on the noisy labels: the epoch with the lowest noisy validation loss,
+97th percentile instead of the maximum, un-augmented inputs. The paper estimates from a fully
+trained network, which has learnt the wrong labels by heart and gives T = I. The corrected network
+starts afresh, as in the paper. With `T=` nothing is estimated and all epochs are corrected ones.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..data import Batch, Data, Spec, Step
+from ..engine import Trainer
+from ..losses import mean
+from ..method import Method, register, view
+from ..transition import anchor, forward_nll, given
+
+
+@register("forward")
+@dataclass(eq=False, repr=False)
+class Forward(Method):
+    """Class-level T, given or estimated first; the methods beside it override a step of this."""
+
+    T: Any = None  # known transition matrix [K, K]: nested list, array, or path to .npy/.csv
+    warm_up: float = 0.2  # fraction of the epochs spent on estimating T
+    percentile: float = 97.0  # of P(y = i | x), where the anchor point of class i is taken
+
+    afresh: ClassVar[bool] = True  # does the corrected network start anew?
+
+    def build(self, spec: Spec) -> None:
+        super().build(spec)
+        k = spec.num_classes
+        self.matrix: Tensor
+        self.register_buffer("matrix", torch.eye(k) if self.T is None else given(self.T, k))
+
+    def fit(self, data: Data, trainer: Trainer) -> None:
+        start = {name: value.clone() for name, value in self.net.state_dict().items()}
+        spent = 0 if self.T is not None else self.estimate(data, trainer)
+        if self.afresh:
+            self.net.load_state_dict(start)
+        rest = max(1, trainer.recipe.epochs - spent)
+        trainer.train("main", self.loss, self.param_groups(), data, epochs=rest)
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        x, y = view(batch, step)
+        return mean(self.corrected(self.net.log_probs(x), self.transition(batch), y), y)
+
+    def corrected(self, log_p: Tensor, T: Tensor, y: Tensor) -> Tensor:
+        """The corrected loss of each element, [...]."""
+        return forward_nll(log_p, T, y)
+
+    def transition(self, batch: Batch) -> Tensor:
+        return self.matrix
+
+    def estimate(self, data: Data, trainer: Trainer) -> int:
+        """Put T into `matrix`; returns the epochs spent. Leaves the warmed-up network in `net`."""
+        epochs = share(trainer.recipe.epochs, self.warm_up)
+        probs = warmed_up(self, data, trainer, epochs).flatten(0, -2)
+        self.matrix.copy_(self.matrix_of(probs, data.y.flatten().to(probs.device)))
+        return epochs
+
+    def matrix_of(self, probs: Tensor, y: Tensor) -> Tensor:
+        """T [K, K] from noisy posteriors [N, K] and the labels [N]."""
+        return anchor(probs, self.percentile)
+
+
+def share(epochs: int, fraction: float) -> int:
+    """The epochs of a stage that takes this fraction of all; at least one."""
+    return max(1, round(fraction * epochs))
+
+
+def warmed_up(method: Method, data: Data, trainer: Trainer, epochs: int) -> Tensor:
+    """Noisy posteriors [N, K] of the un-augmented inputs, after plain training of `method.net`.
+
+    Kept is the epoch with the lowest noisy validation loss: later ones learn labels by heart.
+    """
+    best = replace(trainer.recipe, keep="best_nll")
+    loss, params = partial(Method.loss, method), list(method.net.parameters())
+    trainer.train("warm_up", loss, params, data, epochs=epochs, recipe=best)
+    return trainer.map(lambda batch: method.net.log_probs(batch.x).float().exp(), data)

@@ -1,0 +1,326 @@
+"""The methods with a transition matrix: their own formulas by loops, their stages, a given T."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import nnls
+
+from ytilde import transition as tr
+from ytilde.data import BadInput, Batch
+from ytilde.engine import Recipe
+from ytilde.method import create, fit_method, unseen
+from ytilde.methods.bltm import distilled
+from ytilde.methods.forward import share
+from ytilde.methods.t_revision import slack_rate
+from ytilde.testing import BACKBONE, RECIPE, blobs
+
+CLASS_LEVEL = ["forward", "backward", "reweight", "t_revision", "dual_t", "volminnet", "ptd"]
+ALL = [*CLASS_LEVEL, "bltm", "meidtm"]
+T3 = [[0.7, 0.3, 0.0], [0.0, 0.8, 0.2], [0.1, 0.0, 0.9]]
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def fit(name, data=None, recipe=None, **own):
+    method = create(name, **own)
+    data = blobs(n=150, rate=0.2) if data is None else data
+    trainer = fit_method(method, data, recipe or replace(RECIPE, epochs=4), backbone=BACKBONE)
+    return method, trainer
+
+
+# ---- T(x) from features: BLTM ------------------------------------------------------------------
+
+
+def test_residual_rows_by_loops():
+    rows = tr.ResidualT(6, 4).double()
+    with torch.no_grad():
+        for p in (*rows.parameters(), *rows.buffers()):
+            p.copy_(torch.randn(p.shape, generator=gen(1), dtype=torch.float64))
+    h = torch.randn(3, 6, generator=gen(2), dtype=torch.float64)
+    T = rows(h).detach()
+    W = rows.residual.weight.detach()
+    for n in range(3):
+        mean = sum(h[n].tolist()) / 6
+        var = sum((v - mean) ** 2 for v in h[n].tolist()) / 6
+        scaled = [(v - mean) / math.sqrt(var + 1e-5) for v in h[n].tolist()]
+        z = [sum(float(W[o, d]) * scaled[d] for d in range(6)) for o in range(20)]
+        for i in range(4):
+            stay = 1 / (1 + math.exp(-(float(rows.stay[i]) + z[i])))
+            e = [math.exp(float(rows.target[i, j]) + z[4 + 4 * i + j]) for j in range(4)]
+            total = sum(e) - e[i]
+            for j in range(4):
+                want = stay if i == j else (1 - stay) * e[j] / total
+                assert float(T[n, i, j]) == pytest.approx(want, abs=1e-12)
+
+
+def test_residual_starts_at_the_counted_class_level_T():
+    clean = torch.tensor([0, 0, 0, 0, 1, 1, -1])
+    y = torch.tensor([0, 0, 1, 2, 1, 1, 0])
+    rows = tr.ResidualT(5, 3)
+    before = rows(torch.randn(2, 5, generator=gen()))
+    assert torch.allclose(before, torch.eye(3).expand(2, 3, 3), atol=1e-6)
+    rows.start(clean, y, prior=1.0)
+    T = rows(torch.randn(2, 5, generator=gen()))
+    overall = 2.5 / 7
+    rate = (2 + overall) / 5
+    want = [1 - rate, rate * 1.5 / 3, rate * 1.5 / 3]
+    assert torch.allclose(T[0, 0], torch.tensor(want), atol=1e-6)
+    assert float(T[0, 2, 2].detach()) == pytest.approx(1 - overall, abs=1e-5)  # never seen: as all are
+    assert torch.allclose(T.sum(-1), torch.ones(2, 3), atol=1e-6)
+
+
+def test_residual_penalty_is_the_gaussian_prior_of_a_logit():
+    rows = tr.ResidualT(8, 3)
+    with torch.no_grad():
+        rows.residual.weight.copy_(torch.randn(12, 8, generator=gen()))
+    prior = torch.distributions.Normal(0.0, 1.5 / math.sqrt(8))  # sd 1.5 of a sum of 8 such weights
+    zero = prior.log_prob(torch.zeros(12, 8)).sum()
+    want = zero - prior.log_prob(rows.residual.weight).sum()
+    torch.testing.assert_close(rows.penalty(1.5), want)
+
+
+def test_distilled_takes_the_surest_of_every_class():
+    p = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7], [0.45, 0.55], [0.4, 0.6]])
+    assert distilled(p, 1.0).tolist() == [0, 0, 1, 1, 1, 1]
+    assert distilled(p, 0.5).tolist() == [0, -1, 1, 1, -1, -1]
+
+
+def test_bltm_keeps_its_T_network_frozen():
+    method, trainer = fit("bltm", reach=0.0)
+    method.train()
+    assert not method.t_net.training and method.net.training
+    stages = [r["stage"] for r in trainer.history]
+    assert list(dict.fromkeys(stages)) == ["warm_up", "transition", "main"]
+    assert not any(p.grad is not None for p in method.t_net.parameters())
+    assert float(method.slack.detach().abs().max()) == 0.0
+
+
+def test_bltm_sees_that_noise_depends_on_the_input():
+    """One feature decides how often class 0 is flipped: T(x) must follow it, unseen x too."""
+    data = blobs(n=900, rate=0.0)
+    x = torch.cat([data.x, torch.randn(900, 2, generator=gen(3))], 1)
+    flip = (data.clean == 0) & (x[:, -1] > 0) & (torch.rand(900, generator=gen(4)) < 0.4)
+    data = replace(data, x=x, y=torch.where(flip, torch.ones_like(data.y), data.clean))
+    recipe = replace(RECIPE, epochs=20)
+    method, _ = fit("bltm", data, recipe, spread=3.0)
+    own = x[data.clean == 0]
+    with torch.no_grad():
+        stay = method.transition(unseen(own))[:, 0, 0]
+    high, low = stay[own[:, -1] > 0.5].mean(), stay[own[:, -1] < -0.5].mean()
+    assert low - high > 0.2, (float(low), float(high))
+
+
+# ---- T(x) from the posterior: MEIDTM ------------------------------------------------------------
+
+
+def test_posterior_rows_by_loops():
+    rows = tr.PosteriorT(3).double()
+    with torch.no_grad():
+        rows.W.copy_(torch.randn(9, 3, generator=gen(), dtype=torch.float64))
+    p = torch.rand(4, 3, generator=gen(1), dtype=torch.float64).softmax(-1)
+    T = rows(p)
+    for n in range(4):
+        for i in range(3):
+            a = [float(rows.W[3 * i + j] @ p[n]) for j in range(3)]
+            a = [min(max(v, 1e-5), 1 - 1e-5) for v in a]
+            for j in range(3):
+                assert float(T[n, i, j]) == pytest.approx(a[j] / sum(a), abs=1e-12)
+
+
+def test_manifold_penalty_by_loops():
+    g = gen(4)
+    p = torch.randn(5, 3, generator=g, dtype=torch.float64).softmax(-1)
+    T = torch.randn(5, 3, 3, generator=g, dtype=torch.float64).softmax(-1).requires_grad_()
+    want = 0.0
+    for i in range(5):
+        for j in range(5):
+            s = math.exp(-float((p[i] - p[j]).square().sum()) / (2 * 1.1**2))
+            s = s if p[i].argmax() == p[j].argmax() else -s
+            want = want + s * (T[i] - T[j]).square().sum() / 9 / 25
+    found = tr.manifold_penalty(T, p, 1.1)
+    torch.testing.assert_close(found, want)
+    torch.testing.assert_close(torch.autograd.grad(found, T)[0], torch.autograd.grad(want, T)[0])
+
+
+def test_meidtm_trains_on_the_chosen_share():
+    method, trainer = fit("meidtm", keep=0.5)
+    assert float(method.chosen.sum()) == round(0.5 * len(method.chosen))
+    stages = [r["stage"] for r in trainer.history]
+    assert list(dict.fromkeys(stages)) == ["warm_up", "transition", "main"]
+
+
+# ---- parts: PTD --------------------------------------------------------------------------------
+
+
+def test_nmf_rebuilds_a_product_of_non_negative_factors():
+    g = gen(5)
+    H = torch.rand(80, 3, generator=g) @ torch.rand(3, 12, generator=g)
+    B = tr.nmf_basis(H, 3, gen(6), steps=400)
+    assert (B >= 0).all() and B.shape == (3, 12)
+    W = torch.tensor(np.stack([nnls(B.T.double().numpy(), h)[0] for h in H.double().numpy()]))
+    assert float((W.float() @ B - H).norm() / H.norm()) < 0.03
+    assert torch.equal(B, tr.nmf_basis(H, 3, gen(6), steps=400))
+
+
+def test_part_weights_solve_the_non_negative_least_squares():
+    g = gen(7)
+    B, H = torch.rand(4, 15, generator=g), torch.rand(6, 15, generator=g)
+    W = tr.part_weights(H, B, steps=3000)
+    for n in range(6):
+        want = nnls(B.T.double().numpy(), H[n].double().numpy())[0]
+        np.testing.assert_allclose(W[n].numpy(), want / want.sum(), atol=2e-3)
+    torch.testing.assert_close(tr.part_weights(H[2:3], B, steps=3000), W[2:3])
+    nothing = tr.part_weights(H, torch.zeros(4, 15))
+    assert torch.equal(nothing, torch.full((6, 4), 0.25))
+
+
+def test_part_matrices_fit_the_anchors():
+    g = gen(8)
+    P = torch.randn(3, 4, 4, generator=g).mul(1.5).softmax(-1)
+    w = torch.randn(12, 4, 3, generator=g).mul(2).softmax(-1)
+    rows = torch.zeros(12, 4, 4)
+    for a in range(12):
+        for i in range(4):
+            for k in range(3):
+                rows[a, i] += w[a, i, k] * P[k, i]
+    found = tr.part_matrices(w, rows)
+    assert torch.allclose(found.sum(-1), torch.ones(3, 4), atol=1e-6)
+    assert float((found - P).abs().max()) < 0.03
+
+
+def test_ptd_answers_an_unseen_x_as_the_row_it_was():
+    data = blobs(n=150, rate=0.2)
+    method, trainer = fit("ptd", data)
+    train = trainer.data
+    some = torch.arange(20)
+    batch = trainer.batch(train, some)
+    with torch.no_grad():
+        seen = method.transition(Batch(batch.x, batch.y, some))
+        new = method.transition(unseen(batch.x))
+    torch.testing.assert_close(seen, new, atol=1e-5, rtol=0)
+    assert float(seen.std(0).max()) > 1e-4, "T does not depend on x"
+
+
+# ---- class-level methods and a given T -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CLASS_LEVEL)
+@pytest.mark.parametrize("form", ["list", "npy", "csv"])
+def test_a_given_T_is_used_as_it_is(name, form, tmp_path):
+    given = T3
+    if form == "npy":
+        np.save(tmp_path / "T.npy", np.array(T3))
+        given = str(tmp_path / "T.npy")
+    elif form == "csv":
+        np.savetxt(tmp_path / "T.csv", np.array(T3), delimiter=",")
+        given = str(tmp_path / "T.csv")
+    own = {"reach": 0.0} if name in ("t_revision", "ptd") else {}
+    method, trainer = fit(name, recipe=replace(RECIPE, epochs=2), T=given, **own)
+    with torch.no_grad():
+        T = method.transition(unseen(torch.randn(5, 6, generator=gen())))
+    assert torch.allclose(T, torch.tensor(T3).expand_as(T), atol=1e-6)
+    assert "warm_up" not in {r["stage"] for r in trainer.history}
+
+
+@pytest.mark.parametrize("name", ["forward", "backward", "reweight", "dual_t", "volminnet"])
+def test_the_identity_gives_plain_cross_entropy(name):
+    data = blobs(n=150, rate=0.2)
+    runs = [fit("ce", data), fit(name, data, T=torch.eye(3).tolist())]
+    p, q = (t.map(lambda b, m=m: m.predict_proba(b.x), data) for m, t in runs)
+    torch.testing.assert_close(p, q, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("bad", [[[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.4, 0.4]]])
+def test_a_bad_T_is_refused_in_one_sentence(bad):
+    data = blobs(n=60, num_classes=2)
+    with pytest.raises(BadInput, match=r"inverted|sum to 1") as error:
+        fit("backward", data, T=bad)
+    assert "\n" not in str(error.value)
+
+
+def test_backward_mixes_an_estimate_that_cannot_be_inverted():
+    method = create("backward")
+    flat = torch.tensor([[0.5, 0.5]]).repeat(100, 1)
+    T = method.matrix_of(flat, torch.zeros(100, dtype=torch.long))
+    assert torch.linalg.cond(T) <= method.condition
+    assert torch.allclose(T.sum(-1), torch.ones(2))
+    sharp = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).repeat(50, 1)
+    kept = method.matrix_of(sharp, torch.zeros(100, dtype=torch.long))
+    assert torch.allclose(kept, sharp[:2], atol=1e-6), "a good estimate must stay as it is"
+
+
+def test_forward_learns_with_the_true_T_what_cross_entropy_cannot():
+    """Pair noise: the given T tells the wrong labels of a class from the right ones of the next."""
+    T = (0.55 * torch.eye(3) + 0.45 * torch.eye(3).roll(1, 1)).tolist()
+    data = blobs(n=600, rate=0.45)
+    scores = {}
+    for name, own in (("ce", {}), ("forward", {"T": T})):
+        method, trainer = fit(name, data, replace(RECIPE, epochs=20), **own)
+        p = trainer.map(lambda b, m=method: m.predict_proba(b.x), data)
+        scores[name] = float((p.argmax(-1) == data.clean).float().mean())
+    assert scores["forward"] > scores["ce"] + 0.05, scores
+
+
+def test_the_slack_moves_and_no_further_than_its_reach():
+    method, _ = fit("t_revision", reach=0.05)
+    moved = float(method.slack.detach().abs().max())
+    assert 0.005 < moved <= 0.051
+    data = blobs(n=150)
+    trainer = fit("forward")[1]
+    assert slack_rate(0.04, data, trainer, 10) == pytest.approx(0.04 / 50)
+
+
+def test_the_slack_has_a_gradient():
+    """The weight stays attached, or dT could not be learnt (as in the reference code)."""
+    method, trainer = fit("t_revision", recipe=replace(RECIPE, epochs=1))
+    batch = trainer.batch(trainer.data, torch.arange(40))
+    method.slack.grad = None
+    identity = RECIPE.generator("order")
+    step = type("S", (), {"augment": staticmethod(lambda x: x), "generator": identity})()
+    method.revise(batch, step).backward()
+    assert float(method.slack.grad.abs().max()) > 0
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_one_epoch_goes_through_every_stage_and_rows_sum_to_one(name, precision):
+    recipe = replace(RECIPE, epochs=1, precision=precision)
+    data = blobs(n=120, num_classes=4, rate=0.3)
+    method, trainer = fit(name, data, recipe)
+    assert trainer.history[-1]["stage"] == "main"
+    T = trainer.map(lambda b: method.transition(b).expand(len(b.x), 4, 4), data)
+    assert T.dtype == torch.float32
+    assert torch.allclose(T.sum(-1), torch.ones(120, 4), atol=1e-6)
+    assert (T >= 0).all()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_ignored_labels_do_no_harm(name):
+    data = blobs(n=120, rate=0.2)
+    y = data.y.clone()
+    y[::7] = -1
+    method, trainer = fit(name, replace(data, y=y), replace(RECIPE, epochs=2))
+    p = trainer.map(lambda b: method.predict_proba(b.x), data)
+    assert torch.isfinite(p).all()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_epochs_are_those_of_the_recipe_and_the_last_stage_has_the_most(name):
+    recipe = Recipe(epochs=10, batch_size=64, optimizer="adam", lr=1e-3)
+    stages = [r["stage"] for r in fit(name, recipe=recipe)[1].history]
+    assert len(stages) == 10 and stages[-1] == "main"
+    assert max(map(stages.count, stages)) == stages.count("main")
+
+
+def test_share_is_at_least_one_epoch():
+    assert [share(1, 0.2), share(10, 0.2), share(30, 0.15)] == [1, 2, 4]
