@@ -1,0 +1,134 @@
+"""How well is T(x) found on digits with 40 % instance noise? Squared error of the true class's row.
+
+    PYTHONPATH=src python benchmarks/digits_transition.py --out results/digits_transition.jsonl
+
+Every method with a T, default fields, mlp, the recipe that ytilde chooses for such data; 5 seeds of
+noise and training. Beside them, on the same labels: cleanlab's noise matrix from 5-fold predictions
+of the same network trained by cross-entropy (extra `bench`; the epoch with the lowest noisy
+validation loss), the class-level floor (the class means of the true rows: no class-level T is lower) and the
+identity. No clean label is used but for measuring. One JSON line a run; the table is printed.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.model_selection import StratifiedKFold
+from torch import Tensor
+
+import ytilde
+from ytilde import datasets, noise
+from ytilde.data import Data
+from ytilde.engine import Trainer, default_recipe
+from ytilde.method import create, fit_method
+from ytilde.transition import class_floor, from_cleanlab, row_error
+
+METHODS = ["forward", "backward", "reweight", "t_revision", "dual_t", "volminnet"]
+METHODS += ["ptd", "bltm", "meidtm"]
+RATE = 0.4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", default="digits_transition.jsonl")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, help="instead of the recipe's own number")
+    parser.add_argument("--only", nargs="*", default=["references", *METHODS])
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    train, test = (datasets.load("digits", root=Path(), split=s) for s in ("train", "test"))
+    with Path(args.out).open("a") as out:
+        for seed in range(args.seeds):
+            generator = torch.Generator().manual_seed(seed)
+            made = noise.instance(train.x, train.y, 10, rate=RATE, generator=generator)
+            for name in args.only:
+                run = references if name == "references" else method
+                for line in run(name, replace(train, y=made.y), test, made, seed, args.epochs):
+                    out.write(json.dumps(line | about(seed, made)) + "\n")
+                    out.flush()
+    show(Path(args.out))
+
+
+def about(seed: int, made: noise.Noisy) -> dict[str, Any]:
+    """What a number carries with it."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "data": "digits", "noise": f"instance:{RATE},features=standardized", "rate": made.rate,
+        "backbone": "mlp", "seed": seed, "device": "cpu", "commit": head.stdout.strip(),
+        "torch": torch.__version__, "ytilde": ytilde.__version__,
+    }  # fmt: skip
+
+
+def method(
+    name: str, data: Data, test: Data, made: noise.Noisy, seed: int, epochs: int | None
+) -> list[dict[str, Any]]:
+    began, found = time.perf_counter(), create(name)
+    recipe = default_recipe(data.shape, len(data), seed=seed, epochs=epochs)
+    trainer = fit_method(found, data, recipe, backbone="mlp")
+    T = trainer.map(lambda batch: found.transition(batch).expand(len(batch.x), 10, 10), data)
+    line = {"name": name, "row_error": error(T, made), "epochs": recipe.epochs}
+    line |= {"test_accuracy": trainer.score(test)["accuracy"]}
+    return [line | {"seconds": round(time.perf_counter() - began, 1)}]
+
+
+def references(
+    name: str, data: Data, test: Data, made: noise.Noisy, seed: int, epochs: int | None
+) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = [
+        {"name": "identity", "row_error": error(torch.eye(10), made)},
+        {"name": "class-level floor", "row_error": float(class_floor(made.rows, made.clean))},
+    ]
+    try:
+        from cleanlab.count import compute_confident_joint, estimate_latent
+    except ImportError:
+        return lines
+    probs, y = out_of_fold(data, seed, epochs).double().numpy(), data.y.numpy()
+    joint = compute_confident_joint(y, probs)
+    T = from_cleanlab(estimate_latent(joint, y)[1])
+    return [*lines, {"name": "cleanlab", "row_error": error(T, made)}]
+
+
+def out_of_fold(data: Data, seed: int, epochs: int | None) -> Tensor:
+    """Noisy posteriors of each row by a network that has not seen it."""
+    probs = torch.zeros(len(data), 10)
+    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+    for kept, held in folds.split(np.zeros(len(data)), data.y.numpy()):
+        part, rest = (data.rows(torch.from_numpy(index)) for index in (kept, held))
+        recipe = default_recipe(data.shape, len(part), seed=seed, epochs=epochs)
+        plain = create("ce")
+        trainer: Trainer = fit_method(plain, part, replace(recipe, keep="best_nll"), backbone="mlp")
+        probs[held] = trainer.map(lambda batch, m=plain: m.predict_proba(batch.x), rest)
+    return probs
+
+
+def error(T: Tensor, made: noise.Noisy) -> float:
+    T = T.expand(len(made.clean), 10, 10)
+    return float(row_error(T[torch.arange(len(T)), made.clean], made.rows))
+
+
+def show(path: Path) -> None:
+    """Mean, sd (ddof 1) and n of the row errors in the file, and the test accuracies."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for text in path.read_text().splitlines():
+        line = json.loads(text)
+        found.setdefault(line["name"], []).append(line)
+    print(f"{'':18} {'row error':>9} {'sd':>6} {'n':>3} {'test accuracy':>14}")
+    for name, lines in sorted(found.items(), key=lambda item: mean(item[1], "row_error")):
+        sd = statistics.stdev(line["row_error"] for line in lines) if len(lines) > 1 else 0.0
+        accuracy = f"{mean(lines, 'test_accuracy'):.3f}" if "test_accuracy" in lines[0] else ""
+        print(f"{name:18} {mean(lines, 'row_error'):9.4f} {sd:6.4f} {len(lines):3} {accuracy:>14}")
+
+
+def mean(lines: list[dict[str, Any]], key: str) -> float:
+    return statistics.mean(line[key] for line in lines)
+
+
+if __name__ == "__main__":
+    main()
