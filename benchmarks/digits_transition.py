@@ -5,8 +5,9 @@
 Every method with a T, default fields, mlp, the recipe that ytilde chooses for such data; 5 seeds of
 noise and training. Beside them, on the same labels: cleanlab's noise matrix from 5-fold predictions
 of the same network trained by cross-entropy (extra `bench`; the epoch with the lowest noisy
-validation loss), the class-level floor (the class means of the true rows: no class-level T is lower) and the
-identity. No clean label is used but for measuring. One JSON line a run; the table is printed.
+validation loss), the class-level floor (the class means of the true rows: no class-level T is
+lower) and the identity. No clean label is used but for measuring. One JSON line a run; the table is
+printed.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What a class-level T cannot show: on digits whose noise depends on the image, T differs by row.
 
-Draws the true T(x) of two images of one class beside the one BLTM finds, and prints the squared
+Draws the true T(x) of three images of one class above what BLTM finds, and prints the squared
 error of the true class's row for BLTM, for forward correction and for no T at all.
 """
 
@@ -41,9 +41,9 @@ print(f"{'class-level floor':22} {class_floor(made.rows, digits.y):.3f}")
 for name, T in found.items():
     print(f"{name:22} {row_error(T[rows, digits.y], made.rows):.3f}")
 
-two = (digits.y == 3).nonzero().flatten()[[0, 5]]
-panels = torch.cat([made.transition(two), found["bltm"][two]])[[0, 2, 1, 3]]
-titles = [f"{what}, image {int(i)}" for i in two for what in ("true", "BLTM")]
+three = (digits.y == 3).nonzero().flatten()[[0, 5, 9]]
+panels = torch.cat([made.transition(three), found["bltm"][three]])
+titles = [f"{what}, image {int(i)}" for what in ("true", "BLTM") for i in three]
 names = list(data.names or map(str, range(K)))
 figure = plot_instances(panels, names, titles)
 figure.savefig(args.out)
