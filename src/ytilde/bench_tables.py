@@ -311,9 +311,7 @@ def choose(found: Sequence[Cell], rows: Sequence[str], columns: Sequence[str]) -
 # ---- what a run is made of ----------------------------------------------------------------------
 
 TINY = {"epochs": 3, "batch_size": 32}
-# Options that make a network tiny. Not below 8: with 2 channels a backward convolution of torch
-# 2.13 on the CPU ends in a segmentation fault.
-SMALL = {
+SMALL = {  # options that make a network tiny
     "resnet18": "width=8",
     "resnet34": "width=8",
     "resnet50": "width=8",
