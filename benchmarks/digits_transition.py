@@ -6,8 +6,9 @@ Every method with a T, default fields, mlp, the recipe that ytilde chooses for s
 noise and training. Beside them, on the same labels: cleanlab's noise matrix from 5-fold predictions
 of the same network trained by cross-entropy (extra `bench`; the epoch with the lowest noisy
 validation loss), the class-level floor (the class means of the true rows: no class-level T is
-lower) and the identity. No clean label is used but for measuring. One JSON line a run; the table is
-printed.
+lower) and the identity. Training sees no clean label; but the defaults
+of bltm and meidtm were set with an eye on these errors for seeds 0 and 1, and early averaging on
+seeds 0 to 3, so that seeds from 4 on are the fair ones. One JSON line a run; the table is printed.
 """
 
 import argparse
@@ -26,9 +27,9 @@ from torch import Tensor
 
 import ytilde
 from ytilde import datasets, noise
-from ytilde.data import Data
+from ytilde.data import Batch, Data
 from ytilde.engine import Trainer, default_recipe
-from ytilde.method import create, fit_method
+from ytilde.method import Method, create, fit_method
 from ytilde.transition import class_floor, from_cleanlab, row_error
 
 METHODS = ["forward", "backward", "reweight", "t_revision", "dual_t", "volminnet"]
@@ -39,14 +40,14 @@ RATE = 0.4
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", default="digits_transition.jsonl")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     parser.add_argument("--epochs", type=int, help="instead of the recipe's own number")
     parser.add_argument("--only", nargs="*", default=["references", *METHODS])
     args = parser.parse_args()
     torch.set_num_threads(1)
     train, test = (datasets.load("digits", root=Path(), split=s) for s in ("train", "test"))
     with Path(args.out).open("a") as out:
-        for seed in range(args.seeds):
+        for seed in args.seeds:
             generator = torch.Generator().manual_seed(seed)
             made = noise.instance(train.x, train.y, 10, rate=RATE, generator=generator)
             for name in args.only:
@@ -73,7 +74,7 @@ def method(
     began, found = time.perf_counter(), create(name)
     recipe = default_recipe(data.shape, len(data), seed=seed, epochs=epochs)
     trainer = fit_method(found, data, recipe, backbone="mlp")
-    T = trainer.map(lambda batch: found.transition(batch).expand(len(batch.x), 10, 10), data)
+    T = all_T(found, trainer, data)
     line = {"name": name, "row_error": error(T, made), "epochs": recipe.epochs}
     line |= {"test_accuracy": trainer.score(test)["accuracy"]}
     return [line | {"seconds": round(time.perf_counter() - began, 1)}]
@@ -104,9 +105,22 @@ def out_of_fold(data: Data, seed: int, epochs: int | None) -> Tensor:
         part, rest = (data.rows(torch.from_numpy(index)) for index in (kept, held))
         recipe = default_recipe(data.shape, len(part), seed=seed, epochs=epochs)
         plain = create("ce")
-        trainer: Trainer = fit_method(plain, part, replace(recipe, keep="best_nll"), backbone="mlp")
-        probs[held] = trainer.map(lambda batch, m=plain: m.predict_proba(batch.x), rest)
+        trainer = fit_method(plain, part, replace(recipe, keep="best_nll"), backbone="mlp")
+        probs[held] = noisy_posteriors(plain, trainer, rest)
     return probs
+
+
+def noisy_posteriors(plain: Method, trainer: Trainer, data: Data) -> Tensor:
+    return trainer.map(lambda batch: plain.predict_proba(batch.x), data)
+
+
+def all_T(found: Method, trainer: Trainer, data: Data) -> Tensor:
+    def of(batch: Batch) -> Tensor:
+        T = found.transition(batch)
+        assert T is not None, "this method has no T"
+        return T.expand(len(batch.x), 10, 10)
+
+    return trainer.map(of, data)
 
 
 def error(T: Tensor, made: noise.Noisy) -> float:
