@@ -196,13 +196,15 @@ def test_gallery_shows_the_worst_and_apart_the_ambiguous(tmp_path):
         assert float(a["data-p"]) == row.p_wrong
 
 
-def test_no_class_fills_the_gallery():
+def test_no_kind_of_mistake_fills_the_gallery():
     issues = pd.DataFrame({
         "index": np.arange(400), "given_label": ["a"] * 300 + ["b"] * 95 + ["c"] * 5,
-        "is_label_issue": True, "p_wrong": np.linspace(1, 0.6, 400), "ambiguity": 0.0,
+        "predicted_label": "d", "is_label_issue": True, "p_wrong": np.linspace(1, 0.6, 400),
+        "ambiguity": 0.0,
     })  # fmt: skip
     worst, unclear = report._choose(issues, 30)
     assert worst.given_label.value_counts().to_dict() == {"a": 20, "b": 10}
+    assert worst.p_wrong.is_monotonic_decreasing
     assert len(unclear) == 0
     only = report._choose(issues[issues.given_label == "c"], 30)[0]
     assert len(only) == 5

@@ -22,7 +22,9 @@ from .data import BadInput, Data
 from .engine import Recipe, Record, Trainer
 from .estimator import Classifier
 
-ROBUST = "elr"  # of elr, gce, co_teaching, sop and ln the one that measured best on this task
+# Chosen by clean test accuracy on this very task (one seed, these settings): elr .844, sop .820,
+# gce .805, co_teaching .699, ln .691, ce .637. A choice for showing, not evidence of a ranking.
+ROBUST = "elr"
 NAMES = {"ce": "plain training", ROBUST: "robust training"}
 SETTINGS: dict[str, Any] = {"backbone": "lenet5", "augment": "none", "random_state": 0}
 EPOCHS = 30
@@ -123,6 +125,7 @@ def _write(
     assert data.clean is not None
     wrong = (data.y != data.clean).numpy()
     plain, robust = NAMES.values()
+    before, usual = (_percent(figures[k]) for k in ("labels right before", f"{plain}: accuracy"))
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / MARK, json.dumps(figures, indent=1))
     context: dict[str, Any] = {
@@ -134,10 +137,12 @@ def _write(
             "labels that really are wrong": f"{figures['wrong']:,.0f}",
             "wrong labels that were found": _percent(figures["recall"]),
             "suspects that really are wrong": _percent(figures["precision"]),
-            "labels right before → after": f"{_percent(figures['labels right before'])} → "
-            f"{_percent(figures['labels right after'])}",
-            "test accuracy, plain → robust": f"{_percent(figures[f'{plain}: accuracy'])} → "
-            f"{_percent(figures[f'{robust}: accuracy'])}",
+            f"labels right once corrected ({before} before)": _percent(
+                figures["labels right after"]
+            ),
+            f"test accuracy, {robust} ({usual} with {plain})": _percent(
+                figures[f"{robust}: accuracy"]
+            ),
         },
     }
     report.write(found, out / "report.html", **context)

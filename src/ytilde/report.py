@@ -212,15 +212,15 @@ def _frame(rows: pd.DataFrame | np.ndarray | Tensor | None) -> pd.DataFrame | No
 
 
 def _choose(issues: pd.DataFrame, examples: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The worst labels, no class with more than twice its share, and the most ambiguous others.
+    """The worst labels, a few of every kind of mistake, and the most ambiguous others.
 
-    One class could otherwise fill the page; places that are left over go to the worst anyway.
+    One pair of classes could otherwise fill the page; places left over go to the worst anyway.
     """
     flagged = issues[issues.is_label_issue].sort_values(
         ["p_wrong", "index"], ascending=[False, True]
     )
-    share = math.ceil(2 * examples / max(1, flagged.given_label.nunique()))
-    within = flagged.groupby("given_label", sort=False).cumcount() < share
+    kinds = flagged.groupby(["given_label", "predicted_label"], sort=False)
+    within = kinds.cumcount() < max(3, math.ceil(2 * examples / max(1, kinds.ngroups)))
     first = pd.concat([flagged[within], flagged[~within]]).head(examples)
     worst = first.sort_values(["p_wrong", "index"], ascending=[False, True])
     others = issues[~issues.is_label_issue & (issues.ambiguity > 0)]
