@@ -4,11 +4,11 @@ Fidelity: the paper's steps. Features of a briefly trained network are factorise
 coefficients of x, summing to one, are its parts. Several sets of anchor points give noisy
 posteriors, from which the matrices of the parts are solved with rows on the simplex (eq. 3); then
 T(x) = sum_k w_k(x) P^k serves importance reweighting and a revision by a slack, as in
-`t_revision`. The slack there is added bare; here, as in the authors' code, after it T(x) has rows
-summing to one in `transition` only. Negative features count as zero. NMF knows only its own rows:
-the parts of a new x are its non-negative least squares on the same basis, in features of the
-network that made it (the authors answer no new x). The percentiles run from `percentile` to 99,
-evenly, as in their code.
+`t_revision`. The authors' code renormalises T(x) + dT inside the loss; here, as in `t_revision`,
+the loss takes the bare sum and `transition` answers rows that sum to one. Negative features count
+as zero. NMF knows only its own rows: the parts of a new x are its non-negative least squares on
+the same basis, in features of the network that made it (the authors answer no new x). The
+percentiles run from `percentile` to 99, evenly, as in their code.
 """
 
 from dataclasses import dataclass
