@@ -213,6 +213,30 @@ def test_terms_add_up_to_the_written_out_integral_with_its_gradient():
     assert all(g.abs().max() > 0 for g in ours)
 
 
+def test_expected_terms_are_the_mean_of_the_terms_over_all_labels():
+    model = build((3,), 4, z_dim=2).double()
+    x, logits, y = doubles(2, 3), doubles(2, 4, seed=1), torch.tensor([3, -1])
+    got = G.expected_terms(model, x, y, logits, gen(4))
+    noise = doubles(8, 2, seed=4)  # the same draws: rows are examples, then labels
+    for b in range(2):
+        odds = logits[b].exp()
+        q, sums = (odds / odds.sum()).tolist(), [0.0, 0.0, 0.0]
+        for i in range(4):
+            e = torch.zeros(1, 4, dtype=torch.float64)
+            e[0, i] = 1
+            mu, logvar = model.encode(x[b : b + 1], e)
+            z = mu + (logvar / 2).exp() * noise[4 * b + i]
+            x_hat = model.decode(e, z)
+            out = G.CausalOutput(e, z, mu, logvar, x_hat, model.noisy(x_hat, e))
+            terms = G.elbo_terms(out, x[b : b + 1], y[b : b + 1], e)
+            for t, term in enumerate((terms.reconstruction, terms.noisy_nll, terms.kl)):
+                sums[t] += q[i] * term.item()
+        assert got.reconstruction[b].item() == pytest.approx(sums[0])
+        assert got.noisy_nll[b].item() == pytest.approx(sums[1])
+        assert got.kl[b].item() == pytest.approx(sums[2])
+        assert got.negative_entropy[b].item() == pytest.approx(sum(v * math.log(v) for v in q))
+
+
 def test_one_hot_draws_estimate_the_bound_without_bias():
     toy = Toy(sampling="st")
     with torch.no_grad():
@@ -365,15 +389,10 @@ def test_low_precision_ends_at_the_terms():
 # --- the posterior that sees the observed label -------------------------------------------------
 
 
-def posterior(k=3, d=4):
-    torch.manual_seed(0)
-    return G.NoisyPosterior(nn.Linear(d, 5), nn.Linear(d, k), dim=5, num_classes=k).double()
-
-
 def test_the_clean_posterior_is_the_marginal():
-    net, x = posterior(), doubles(2, 4)
-    got = net(x)
-    table, noisy = net.table(net.encoder(x)).view(2, 3, 3).exp(), net.noisy(x).exp()
+    table, noisy = doubles(2, 9), doubles(2, 3, seed=1)
+    got = G.exact_posterior(table, noisy)
+    table, noisy = table.view(2, 3, 3).exp(), noisy.exp()
     for b in range(2):
         for k in range(3):
             total = 0.0
@@ -385,20 +404,17 @@ def test_the_clean_posterior_is_the_marginal():
 
 
 def test_given_picks_the_observed_row_or_the_marginal():
-    got = posterior()(doubles(3, 4))
+    got = G.exact_posterior(doubles(3, 9), doubles(3, 3, seed=1))
     given = got.given(torch.tensor([2, 0, -1]))
     torch.testing.assert_close(given[0], got.log_given[0, 2])
     torch.testing.assert_close(given[1], got.log_given[1, 0])
     torch.testing.assert_close(given[2], got.log_clean[2])
 
 
-def test_only_its_own_loss_moves_the_noisy_network():
-    net = posterior()
-    got = net(doubles(3, 4))
-    got.log_clean[:, 0].sum().backward()
-    assert net.noisy.weight.grad is None and net.encoder.weight.grad.abs().sum() > 0
-    net(doubles(3, 4)).noisy_logits[:, 0].sum().backward()
-    assert net.noisy.weight.grad.abs().sum() > 0
+def test_only_its_own_loss_moves_the_noisy_posterior():
+    table, noisy = doubles(3, 9).requires_grad_(), doubles(3, 3, seed=1).requires_grad_()
+    G.exact_posterior(table, noisy).log_clean[:, 0].sum().backward()
+    assert noisy.grad is None and table.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,11 @@ from .losses import ce
 __all__ = [
     "CausalModel",
     "CausalOutput",
-    "NoisyPosterior",
     "Posterior",
     "Terms",
     "elbo_terms",
+    "exact_posterior",
+    "expected_terms",
     "gaussian_kl",
     "negative_entropy",
     "reconstruction_error",
@@ -96,8 +97,11 @@ class CausalModel(nn.Module):
             )
 
     def forward(self, x: Tensor, logits: Tensor, generator: torch.Generator) -> CausalOutput:
-        """x [B, ...] and the classifier's logits [B, K] for the same x (appendix B's chain)."""
-        y_hat = sample_label(logits, generator, self.sampling, self.tau)
+        """x [B, ...] and the classifier's logits [B, K] for the same x; draws y and z."""
+        return self.chain(x, sample_label(logits, generator, self.sampling, self.tau), generator)
+
+    def chain(self, x: Tensor, y_hat: Tensor, generator: torch.Generator) -> CausalOutput:
+        """Appendix B's chain from a clean label y_hat [B, K], soft or one-hot."""
         mu, logvar = self.encode(x, y_hat)
         z = sample_latent(mu, logvar, generator, self.noise)
         x_hat = self.decode(y_hat, z)
@@ -147,10 +151,9 @@ class CausalModel(nn.Module):
 
 
 class Posterior(NamedTuple):
-    """What `NoisyPosterior` says about a batch."""
+    """What `exact_posterior` says about a batch."""
 
     log_given: Tensor  # [B, K, K]: log q(Y = k | Y~ = j, x) at [j, k]
-    noisy_logits: Tensor  # [B, K], of q(Y~|x); train them on the observed labels
     log_clean: Tensor  # [B, K]: log q(Y|x), for prediction and for the classifier's rule
 
     def given(self, y: Tensor) -> Tensor:
@@ -160,28 +163,16 @@ class Posterior(NamedTuple):
         return torch.where((y == IGNORE)[:, None], self.log_clean, known)
 
 
-class NoisyPosterior(nn.Module):
+def exact_posterior(table: Tensor, noisy_logits: Tensor) -> Posterior:
     """The posterior without the approximation Y ⊥ Y~ | X. Yao et al. 2021, eq. 4 and footnote 2.
 
-    encoder: x -> [B, dim]; all K posteriors q(Y|Y~=j,x) are read off its features at once.
-    noisy: x -> logits [B, K] of q(Y~|x), a network of its own.
-    q(Y|x) = sum_j q(Y|Y~=j,x) q(Y~=j|x).
+    table [B, K * K]: logits of q(Y|Y~=j,x), row by row; noisy_logits [B, K]: of q(Y~|x), from a
+    network of its own. q(Y|x) = sum_j q(Y|Y~=j,x) q(Y~=j|x).
     """
-
-    def __init__(self, encoder: nn.Module, noisy: nn.Module, dim: int, num_classes: int) -> None:
-        super().__init__()
-        self.encoder, self.noisy = encoder, noisy
-        self.table = nn.Linear(dim, num_classes * num_classes)
-        self.num_classes = num_classes
-
-    def forward(self, x: Tensor) -> Posterior:
-        table = _wide(self.table(self.encoder(x))).unflatten(-1, (self.num_classes, -1))
-        log_given = table.log_softmax(-1)
-        noisy_logits = self.noisy(x)
-        # q(Y~|x) is a fact about the observed labels: only their own loss may move it.
-        log_noisy = _wide(noisy_logits.detach()).log_softmax(-1)
-        log_clean = (log_given + log_noisy[..., None]).logsumexp(-2)
-        return Posterior(log_given, noisy_logits, log_clean)
+    log_given = _wide(table).unflatten(-1, (noisy_logits.shape[-1], -1)).log_softmax(-1)
+    # q(Y~|x) is a fact about the observed labels: only their own loss may move it.
+    log_noisy = _wide(noisy_logits.detach()).log_softmax(-1)
+    return Posterior(log_given, (log_given + log_noisy[..., None]).logsumexp(-2))
 
 
 def elbo_terms(
@@ -196,6 +187,36 @@ def elbo_terms(
         ce(out.noisy_logits, y),
         negative_entropy(logits),
         gaussian_kl(out.mu, out.logvar),
+    )
+
+
+def expected_terms(
+    model: CausalModel,
+    x: Tensor,
+    y: Tensor,
+    logits: Tensor,
+    generator: torch.Generator,
+    distance: str = "l1",
+) -> Terms:
+    """`elbo_terms` with eq. 6's expectation over the clean label written out, each [B].
+
+    All K labels go through the networks, so it is for few classes. No draw of y, hence gradients
+    without the bias of a soft label and no code in its softness.
+    """
+    k, rows = logits.shape[-1], len(x)
+    each = torch.eye(k, device=x.device, dtype=x.dtype).repeat(rows, 1)
+    xs, ys = x.repeat_interleave(k, 0), y.repeat_interleave(k)
+    terms = elbo_terms(model.chain(xs, each, generator), xs, ys, each, distance)
+    q = _wide(logits).softmax(-1)
+
+    def expected(term: Tensor) -> Tensor:
+        return (q * term.view(rows, k)).sum(-1)
+
+    return Terms(
+        expected(terms.reconstruction),
+        expected(terms.noisy_nll),
+        negative_entropy(logits),
+        expected(terms.kl),
     )
 
 
