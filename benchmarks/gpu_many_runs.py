@@ -102,15 +102,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     parser.add_argument("--mps", action="store_true")
+    parser.add_argument("--how", default="processes,streams")
+    parser.add_argument("--runs", type=int, nargs="*", default=[1, 2, 4, 8])
     options = parser.parse_args()
     if options.mps:
         start_mps()
     lines = []
     for model in MODELS:
         for how, measure in (("processes", processes), ("streams", streams)):
-            if options.mps and how == "streams":
+            if how not in options.how.split(","):
                 continue
-            for runs in (1, 2, 4, 8):
+            for runs in options.runs:
                 line = {"model": model, "how": how, "runs": runs, "mps": options.mps}
                 line["images_per_second"] = round(measure(model, runs))
                 lines.append(line)

@@ -72,7 +72,7 @@ def test_residual_starts_at_the_counted_class_level_T():
     rate = (2 + overall) / 5
     want = [1 - rate, rate * 1.5 / 3, rate * 1.5 / 3]
     assert torch.allclose(T[0, 0], torch.tensor(want), atol=1e-6)
-    assert float(T[0, 2, 2].detach()) == pytest.approx(1 - overall, abs=1e-5)  # never seen: as all are
+    assert float(T[0, 2, 2].detach()) == pytest.approx(1 - overall, abs=1e-5)
     assert torch.allclose(T.sum(-1), torch.ones(2, 3), atol=1e-6)
 
 

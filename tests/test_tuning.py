@@ -77,7 +77,7 @@ def test_auto_of_a_classifier(digits):
     X, y = digits.x.numpy(), digits.y.numpy()
     state = torch.random.get_rng_state()
     fits = [
-        Classifier(create("ln", tau="auto", lam=0.5), "identity", epochs=6, random_state=3).fit(X, y)
+        Classifier(create("ln", tau="auto", lam=0.5), "identity", epochs=6).fit(X, y)
         for _ in range(2)
     ]
     assert torch.equal(torch.random.get_rng_state(), state)

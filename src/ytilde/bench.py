@@ -298,7 +298,8 @@ def transition_errors(
         return {}
     some = data.rows(torch.arange(min(most, len(data))))
     method: Any = trainer.method
-    if method.transition(trainer.batch(some, torch.zeros(1, dtype=torch.int64))) is None:
+    first = torch.zeros(1, dtype=torch.int64, device=trainer.device)
+    if method.transition(trainer.batch(some, first)) is None:
         return {}
 
     def T_of(batch: Batch) -> Tensor:

@@ -39,7 +39,7 @@ app = typer.Typer(
 )
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 out = Console(highlight=False)
-app.add_typer(bench_app, name="bench", help="The papers' tables: run them, report ours beside theirs.")
+app.add_typer(bench_app, name="bench", help="The papers' tables: run them, compare.")
 
 
 # ---- flags that come from dataclass fields -------------------------------------------------------
@@ -256,6 +256,8 @@ def summarise(history: list[Record]) -> dict[str, Any]:
         "test_nll": epochs[-1]["test_nll"],
         "seconds": round(sum(record["seconds"] for record in history), 2),
     }
+    if "test_miou" in epochs[-1]:
+        summary["miou"] = epochs[-1]["test_miou"]
     if "val_accuracy" in epochs[-1]:
         chosen = max(epochs, key=lambda record: record["val_accuracy"])
         summary |= {"chosen": chosen["test_accuracy"], "chosen_epoch": chosen["epoch"]}
@@ -271,6 +273,7 @@ def _print_summary(summary: dict[str, Any], data: Data, told: dict[str, Any], fo
         "last": "last epoch",
         "chosen": f"chosen by noisy validation (epoch {summary.get('chosen_epoch')})",
         "mean_of_last_ten": "mean of the last ten epochs",
+        "miou": "mean IoU, last epoch",
     }
     for key, text in rows.items():
         if key in summary:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from . import checkpoint
 from .augment import make_augment
 from .data import BadInput, Batch, Data, Step
+from .metrics import Confusion
 
 Record = dict[str, Any]
 History = list[Record]
@@ -290,13 +291,14 @@ class Trainer:
     def score(self, data: Data, noisy: bool = False) -> Record:
         """Accuracy and log loss of `data.y`, under the posterior of the observed or clean label.
 
-        Summed up row by row, so that pixel labels need no [N, H, W, K].
+        Of pixel labels the mean IoU too. Summed up batch by batch: they need no [N, H, W, K].
         """
         method = cast(Any, self.method)
         proba = method.noisy_proba if noisy else method.predict_proba
         sums = self.map(lambda batch: _scores(proba(batch.x), batch.y), data).sum(0)
-        right, loss, count = sums.tolist()
-        return {"accuracy": right / max(count, 1), "nll": loss / max(count, 1)}
+        right, loss, count, *counts = sums.tolist()
+        record = {"accuracy": right / max(count, 1), "nll": loss / max(count, 1)}
+        return record | ({"miou": Confusion.of(counts).miou()} if counts else {})
 
     # ---- whole passes over data ---------------------------------------------------------------
 
@@ -307,6 +309,8 @@ class Trainer:
         self.method.eval()
         seen = data is self.data
         size = 1024 if self.device.type == "cuda" else 256
+        pixels = math.prod(data.shape[1:])  # of large pictures fewer at once
+        size = max(1, min(size, size * 64 * 64 // pixels))
         parts = []
         try:
             for index in torch.arange(len(data)).split(size):
@@ -340,7 +344,8 @@ class Trainer:
 
     def _as_input(self, x: Tensor) -> Tensor:
         x = x.float().div(255) if x.dtype == torch.uint8 else x.float()
-        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+        channels_last = x.dim() == 4 and self.device.type == "cuda"
+        return x.contiguous(memory_format=torch.channels_last) if channels_last else x
 
     def _on_device(self, data: Data) -> Data:
         if id(data) not in self._resident:
@@ -410,18 +415,21 @@ class Trainer:
 
 
 def _scores(probs: Tensor, y: Tensor) -> Tensor:
-    """[B, 3]: per row, how many labels are right, their log losses, how many count."""
+    """[1, 3]: how many labels are right, their log losses, how many count.
+
+    Of pixels [1, 3 + K * K]: the counts [given, predicted] too.
+    """
     probs, known = probs.float(), y >= 0
-    chosen = probs.gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    given, predicted, K = y.clamp(min=0), probs.argmax(-1), probs.shape[-1]
+    chosen = probs.gather(-1, given.unsqueeze(-1)).squeeze(-1)
     losses = -chosen.clamp(min=1e-12).log() * known
-    right = (probs.argmax(-1) == y) & known
-    return torch.stack(
-        [
-            t.double().flatten(1).sum(1) if t.dim() > 1 else t.double()
-            for t in (right, losses, known)
-        ],
-        dim=1,
-    )
+    right = (predicted == y) & known
+    sums = torch.stack([t.double().sum() for t in (right, losses, known)])
+    if y.dim() > 1:
+        cell = (given * K + predicted).flatten()
+        counts = sums.new_zeros(K * K).scatter_add_(0, cell, known.double().flatten())
+        sums = torch.cat([sums, counts])
+    return sums.unsqueeze(0)
 
 
 class _Best:
@@ -719,6 +727,7 @@ class _Graph:
                 self.stage._update(self.static)
         except RuntimeError as error:
             self.failed = True
+            self._release_generators()
             reason = str(error).strip().splitlines()[0]
             self.stage.trainer.notes.append(
                 f"stage {self.stage.stage!r} runs step by step: its step cannot be captured as a "
@@ -726,6 +735,16 @@ class _Graph:
             )
             return
         self.graph = graph
+
+    def _release_generators(self) -> None:
+        """After a capture that failed, torch still believes its generators to be captured.
+
+        A capture that succeeds ends that; one of nothing but a number will do.
+        """
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.stage.step_info.generator)
+        with torch.cuda.graph(graph):
+            self.stage.total + 0
 
 
 def _clone(inputs: Any) -> Any:

@@ -543,7 +543,7 @@ class _RankOneEnergy(torch.autograd.Function):
 
 
 class Upsampled(Head):
-    """A head on a coarse map [B, H, W, dim] for labels [B, scale H, scale W].
+    """A head on a coarse map [B, H, W, dim] for labels [B, scale H, scale W], or cut to `size`.
 
     Collier et al. 2020, appendix E.1: log-probabilities are sampled on the coarse map, taken as
     logits, made larger (bilinear) and normalised again. A head with a likelihood of its own, as the
@@ -551,10 +551,10 @@ class Upsampled(Head):
     likelihood with the larger mean and covariance parameters.
     """
 
-    def __init__(self, head: Head, scale: int) -> None:
+    def __init__(self, head: Head, scale: int, size: tuple[int, ...] | None = None) -> None:
         super().__init__(head.dim, head.num_classes)
         _check_positive(scale=scale)
-        self.head, self.scale = head, scale
+        self.head, self.scale, self.size = head, scale, size
 
     @_full_precision
     def forward(self, h: Tensor) -> Tensor:
@@ -578,6 +578,8 @@ class Upsampled(Head):
     def _enlarge(self, x: Tensor) -> Tensor:
         image = x.movedim(-1, 1)
         image = F.interpolate(image, scale_factor=self.scale, mode="bilinear", align_corners=False)
+        if self.size is not None:  # networks round sides up that their stride does not divide
+            image = image[..., : self.size[0], : self.size[1]]
         return image.movedim(1, -1)
 
 

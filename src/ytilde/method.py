@@ -116,7 +116,7 @@ class Method(nn.Module):
         net = Net(spec, head)
         stride = getattr(net.backbone, "stride", 1)
         if stride > 1:
-            net.head = Upsampled(head, stride)
+            net.head = Upsampled(head, stride, spec.shape[1:])
         return net
 
     def forward(self, x: Tensor) -> Tensor:
@@ -322,8 +322,11 @@ def fit_method(
 
 
 def place(method: Method, device: torch.device) -> None:
-    """On the device, in the memory layout that convolutions are fastest in (on CPUs too)."""
+    """On the device; on CUDA in the memory layout that convolutions are fastest in.
+
+    On CPUs that layout would be faster too, but backward convolutions of torch 2.13 crash in it.
+    """
     method.to(device)
     for p in method.parameters():
-        if p.dim() == 4:
+        if p.dim() == 4 and device.type == "cuda":
             p.data = p.data.contiguous(memory_format=torch.channels_last)

@@ -6,6 +6,7 @@ number that no example defines is NaN.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -145,6 +146,14 @@ class Confusion:
 
     def __init__(self, num_classes: int) -> None:
         self.counts = np.zeros((num_classes, num_classes), dtype=np.int64)
+
+    @classmethod
+    def of(cls, counts: ArrayLike) -> Confusion:
+        """From the K * K counts themselves."""
+        flat = _numpy(counts).astype(np.int64).ravel()
+        made = cls(math.isqrt(flat.size))
+        made.counts += flat.reshape(made.counts.shape)
+        return made
 
     def update(self, predicted: ArrayLike, y: ArrayLike) -> Confusion:
         """Adds a batch of predicted labels (not probabilities)."""
