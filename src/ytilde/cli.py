@@ -345,7 +345,8 @@ def audit(
     recipe = Recipe(**config["recipe"])
     data, _ = _corrupt(found.data, config["noise"], recipe)
     result = clf.audit_data(data, folds=folds)
-    result.context |= {"history": Run.history(run), "paths": found.paths, "title": str(run)}
+    history = Run.history(run)
+    result.context.update({"history": history, "paths": found.paths, "title": str(run)})
     result.to_csv(run / "issues.csv")
     result.to_json(run / "audit.json")
     result.to_html(run / "report.html")
