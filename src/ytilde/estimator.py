@@ -268,8 +268,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         else:
             probs, T = self._out_of_fold(data, folds)
             found = audit(probs, data.y, transition=T, names=data.names)
-        if len(data.shape) > 1 and not data.lazy:
-            found.context["images"] = data.x
+        found.context["images" if len(data.shape) > 1 else "rows"] = data.x
         return found
 
     def _out_of_fold(self, data: Data, folds: int) -> tuple[NDArray[Any], NDArray[Any] | None]:

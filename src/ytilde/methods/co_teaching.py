@@ -27,7 +27,6 @@ class CoTeaching(Method):
     rate: float | str = "auto"  # share of wrong labels; auto: estimated from the noisy data alone
     warm_up: float = 0.05  # share of training in which the kept share falls from 1 to 1 - rate
 
-
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.peer = self.new_net()
