@@ -111,7 +111,7 @@ def _best(series: dict[str, dict[int, float]], test: str) -> set[str]:
         series = {r: {s: v[s] for s in sorted(common)} for r, v in series.items()} if common else {}
     runs = {row: list(values.values()) for row, values in series.items()}
     if min(map(len, runs.values()), default=0) < 3:
-        return dict.fromkeys(runs, False)  # with two runs a t-test tells nothing apart
+        return set()  # with two runs a t-test tells nothing apart
     return stats.best_marks(runs, test="paired" if test == "paired" else "welch")
 
 
@@ -261,7 +261,7 @@ def legend(report: Report) -> str:
     return (
         f"{table.source}. Reported as the paper does: {PROTOCOLS[table.protocol]}. "
         "Ours: mean ± sd (ddof 1), (n), r = reduced (fewer epochs); below it the paper's. "
-        f"Bold (of 3 runs or more): not significantly worse than the best of ours (t-test, {test}, 5 %). "
+        f"Bold (of 3 runs or more): not significantly worse than the best (t-test, {test}, 5 %). "
         f"≈: within {table.tolerance:g}, or two of the paper's sd."
     )
 
