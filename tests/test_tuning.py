@@ -76,10 +76,8 @@ def test_auto_of_a_classifier(digits):
     """Only what is "auto" is chosen; the search repeats and leaves no trace in the fit."""
     X, y = digits.x.numpy(), digits.y.numpy()
     state = torch.random.get_rng_state()
-    fits = [
-        Classifier(create("ln", tau="auto", lam=0.5), "identity", epochs=6).fit(X, y)
-        for _ in range(2)
-    ]
+    auto = create("ln", tau="auto", lam=0.5)
+    fits = [Classifier(auto, "identity", epochs=6, random_state=3).fit(X, y) for _ in range(2)]
     assert torch.equal(torch.random.get_rng_state(), state)
     method = fits[0].method_
     assert method.tau in (0.1, 0.5, 1) and method.lam == 0.5 and fits[0].method.tau == "auto"

@@ -182,7 +182,7 @@ def register(name: str, **preset: Any) -> Callable[[M], M]:
 
     def add(cls: M) -> M:
         _REGISTRY[name] = Entry(name, cls, preset)
-        cls.name = cls.name if "name" in vars(cls) else name
+        cls.name = name  # of several, the uppermost
         return cls
 
     return add
