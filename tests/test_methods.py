@@ -31,7 +31,7 @@ def test_golden(name):
     `python tests/test_methods.py` writes the file anew; the diff is the news.
     """
     pinned = json.loads(GOLDEN.read_text())
-    assert golden(name) == pytest.approx(pinned[name], abs=2e-3)
+    assert golden(name) == pytest.approx(pinned[name], abs=5e-4)
 
 
 def test_goldens_differ_from_plain_cross_entropy():
