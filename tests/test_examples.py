@@ -1,0 +1,25 @@
+"""Every example runs with a tiny budget, is short, and draws its picture."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example(path, tmp_path):
+    assert len(path.read_text().splitlines()) <= 60
+    picture = tmp_path / "picture.png"
+    command = [sys.executable, str(path), "--tiny", "--out", str(picture)]
+    own = {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "an example says what it found"
+    assert picture.read_bytes().startswith(b"\x89PNG")
