@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test test-slow check bench bench-gpu fuzz docs clean
 
 demo: .venv/ready
-	OMP_NUM_THREADS=2 $(BIN)/ytilde demo --out demo
+	$(BIN)/ytilde demo --out demo
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
