@@ -84,7 +84,9 @@ class Audit:
 
     issues: a row for every labelled example, in the order given, with cleanlab's names: index,
         given_label, predicted_label, label_quality in [0, 1] (low = bad), is_label_issue; and
-        predicted_prob (of the predicted label), p_wrong, ambiguity in [0, 1] (two classes tie).
+        predicted_prob (of the predicted label), p_wrong, ambiguity in [0, 1] (two classes tie),
+        runner_up_label and runner_up_prob: the likeliest class beside the given and the predicted
+        one, or, of two classes, the other.
     transition: T[i, j] = P(given j | true i), rows sum to 1, [K, K].
     """
 
@@ -149,6 +151,24 @@ class Audit:
         from . import report  # the report stands above the audit, so it is met only here
 
         report.write(self, path, **self.context)
+
+    def to_label_studio(self, path: str | os.PathLike[str]) -> None:
+        """Writes the flagged rows as Label Studio tasks, and their labelling config beside (.xml).
+
+        The suggestion is each task's prediction; pictures are in the file.
+        """
+        from . import labelling
+
+        labelling.write_label_studio(self, Path(path))
+
+    def to_argilla(self, path: str | os.PathLike[str]) -> None:
+        """Writes the flagged rows as Argilla records: `dataset.records.from_json(path)`.
+
+        The dataset needs a LabelQuestion "label" and a field "image" (ImageField) or "item" (text).
+        """
+        from . import labelling
+
+        labelling.write_argilla(self, Path(path))
 
 
 def audit(
@@ -299,6 +319,8 @@ class _Judged(NamedTuple):
     quality: Array
     predicted: Labels
     predicted_prob: Array
+    runner_up: Labels
+    runner_up_prob: Array
     ambiguity: Array
     joint: Array  # [K, K] expected number of rows that are truly i and were given j
     rates: Array  # the noise rate according to each reading
@@ -307,8 +329,8 @@ class _Judged(NamedTuple):
 
 def _judge(known: _Known, readings: Sequence[_Reading]) -> _Judged:
     n, k = len(known.rows), known.p.shape[1]
-    columns = {name: np.empty(n) for name in ("wrong", "quality", "prob", "ambiguity")}
-    predicted = np.empty(n, dtype=np.int64)
+    columns = {name: np.empty(n) for name in ("wrong", "quality", "prob", "next", "ambiguity")}
+    predicted, runner_up = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     joint, rates, doubt = np.zeros((k, k)), np.zeros(len(readings) + 1), 0.0
     for part, p, y, T in known.chunks():
         at = np.arange(len(y))
@@ -329,13 +351,18 @@ def _judge(known: _Known, readings: Sequence[_Reading]) -> _Judged:
         columns["ambiguity"][part] = 1 - (first - second)
         # A label that is more likely wrong than right is never suggested again.
         post[at, y] = np.where(quality < 0.5, -1.0, quality)
-        predicted[part] = post.argmax(1)
-        columns["prob"][part] = post.max(1)
+        predicted[part] = best = post.argmax(1)
+        columns["prob"][part] = post[at, best]
+        post[at, y], post[at, best] = -1.0, -2.0
+        runner_up[part] = beside = post.argmax(1)
+        columns["next"][part] = np.where(beside == y, quality, post[at, beside])
     return _Judged(
         np.clip(columns["wrong"], 0, 1),
         np.clip(columns["quality"], 0, 1),
         predicted,
         columns["prob"],
+        runner_up,
+        columns["next"],
         np.clip(columns["ambiguity"], 0, 1),
         joint,
         rates / n,
@@ -357,6 +384,8 @@ def _summary(known: _Known, judged: _Judged, names: tuple[str, ...] | None) -> A
             "predicted_prob": judged.predicted_prob,
             "p_wrong": judged.p_wrong,
             "ambiguity": judged.ambiguity,
+            "runner_up_label": shown[judged.runner_up],
+            "runner_up_prob": judged.runner_up_prob,
         }
     )
     rate = _interval(judged, len(y))

@@ -67,7 +67,7 @@ def write(
     target = Path(path)
     wrong, unclear = _choose(audit.issues, examples)
     quota = PICTURES // max(1, len(wrong) + len(unclear))
-    source = _Source(_tensor(images), _frame(rows), paths, quota)
+    source = _Source(images, None if rows is None else table(rows), paths, quota)
     context = {
         "title": _text(title or "Which labels are wrong?"),
         "figures": _figures(audit),
@@ -200,15 +200,22 @@ class _Source(NamedTuple):
     quota: int  # bytes a picture
 
 
-def _tensor(images: Any) -> Any:
-    return torch.from_numpy(images) if isinstance(images, np.ndarray) else images
-
-
-def _frame(rows: pd.DataFrame | np.ndarray | Tensor | None) -> pd.DataFrame | None:
-    if rows is None or isinstance(rows, pd.DataFrame):
+def table(
+    rows: pd.DataFrame | np.ndarray | Tensor, columns: Mapping[str, list[str] | None] | None = None
+) -> pd.DataFrame:
+    """Features [N, D] under the names of a Schema's columns; a category as its one value again."""
+    if isinstance(rows, pd.DataFrame):
         return rows
     values = np.asarray(rows)
-    return pd.DataFrame(values, columns=[f"feature {k}" for k in range(values.shape[1])])
+    parts: dict[str, Any] = {}
+    start = 0
+    for name, categories in (columns or {}).items():
+        width = len(categories) if categories else 1
+        part = values[:, start : start + width]
+        parts[name] = np.array(categories, object)[part.argmax(1)] if categories else part[:, 0]
+        start += width
+    rest = {f"feature {k}": values[:, k] for k in range(start, values.shape[1])}
+    return pd.DataFrame(parts | rest)
 
 
 def _choose(issues: pd.DataFrame, examples: int) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -249,11 +256,7 @@ def _card(issue: Any, source: _Source) -> dict[str, Any]:
 
 def _picture(images: Any, row: int, quota: int) -> str | None:
     """The picture of a row as a data: address of at most `quota` characters."""
-    x = torch.as_tensor(images[torch.tensor([row])])[0].cpu()
-    x = x if x.dtype == torch.uint8 else (x.float().nan_to_num() * 255).clamp(0, 255).byte()
-    x = x[None] if x.dim() == 2 else x
-    x = x[:3] if len(x) in (3, 4) else x[:1]
-    picture = Image.fromarray(x[0].numpy() if len(x) == 1 else x.permute(1, 2, 0).numpy())
+    picture = picture_of(images, row)
     if max(picture.size) <= SIZES[0][0]:
         address = _address(picture, "png", optimize=True)
         if len(address) <= quota:
@@ -267,10 +270,28 @@ def _picture(images: Any, row: int, quota: int) -> str | None:
     return None
 
 
-def _address(picture: Image.Image, kind: str, **options: Any) -> str:
+def picture_of(images: Any, row: int) -> Image.Image:
+    """The picture of a row of images [N, C, H, W], grey or in colour."""
+    images = torch.from_numpy(images) if isinstance(images, np.ndarray) else images
+    x = torch.as_tensor(images[torch.tensor([row])])[0].cpu()
+    x = x if x.dtype == torch.uint8 else (x.float().nan_to_num() * 255).clamp(0, 255).byte()
+    x = x[None] if x.dim() == 2 else x
+    x = x[:3] if len(x) in (3, 4) else x[:1]
+    return Image.fromarray(x[0].numpy() if len(x) == 1 else x.permute(1, 2, 0).numpy())
+
+
+def encode(picture: Image.Image, kind: str, **options: Any) -> bytes:
     file = io.BytesIO()
     picture.save(file, kind, **options)
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+    return file.getvalue()
+
+
+def _address(picture: Image.Image, kind: str, **options: Any) -> str:
+    return data_address(encode(picture, kind, **options), kind)
+
+
+def data_address(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 # --- tables ----------------------------------------------------------------------------------
