@@ -17,11 +17,17 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from . import parallel
 from .data import BadInput
 
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it: whole file or none."""
+    """Let `write` fill a temporary file beside `path`, then rename it: whole file or none.
+
+    Of the processes that train one model only the leader writes.
+    """
+    if parallel.team().rank:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from . import __version__, datasets, noise, readers
+from . import __version__, datasets, noise, parallel, readers
 from .bench import bench_app
 from .checkpoint import write_atomic, write_csv
 from .data import BadInput, Data, unknown
@@ -144,6 +144,7 @@ def fit(
 
     `ytilde methods NAME` lists the method's fields; `ytilde methods recipe` the recipe's.
     """
+    out.quiet = parallel.join().rank > 0  # of the processes that torchrun starts one speaks
     fields, settings = parse_flags(ctx.args, method)
     create(method, **fields)  # a wrong field is refused before anything is read
     seed = settings.pop("seed", 0)
@@ -509,9 +510,12 @@ def main() -> None:
         if hasattr(error, "format_message"):
             _fail(error.format_message(), getattr(error, "exit_code", 2))
         sys.exit(getattr(error, "exit_code", 1))
+    finally:
+        parallel.leave()
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"ytilde: {message}", file=sys.stderr)
+    if not parallel.team().rank:
+        print(f"ytilde: {message}", file=sys.stderr)
     sys.stdout.flush()
     os._exit(code) if code == 130 else sys.exit(code)

@@ -24,6 +24,7 @@ from . import checkpoint
 from .augment import make_augment
 from .data import BadInput, Batch, Data, Step
 from .metrics import Confusion
+from .parallel import Team
 
 Record = dict[str, Any]
 History = list[Record]
@@ -145,6 +146,8 @@ def choose_device(name: str) -> torch.device:
         raise BadInput(f"unknown device {name!r}; use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadInput("no CUDA device is available here; use --device cpu")
+    if name == "cuda" and torch.cuda.current_device():
+        return torch.device("cuda", torch.cuda.current_device())  # one of many: this process's
     return device
 
 
@@ -203,7 +206,9 @@ class Trainer:
         monitor: Callable[[Trainer], Record] | None = None,
         on_record: Callable[[Record], None] = lambda record: None,
         checkpoint_every: float = 0.0,
+        team: Team | None = None,
     ) -> None:
+        self.team = team or Team()
         self.method, self.recipe, self.val, self.weights = method, recipe, val, weights
         self.folder, self.monitor, self.on_record = folder, monitor, on_record
         self.checkpoint_every, self._saved_at = checkpoint_every, time.monotonic()
@@ -275,6 +280,7 @@ class Trainer:
             self.history.append(record)
             self.on_record(record)
             yield record
+            self.team.agree(self.method.state_dict().values())
             last = self._state()
             if epoch + 1 < recipe.epochs:
                 self._save(run, best, epoch + 1)
@@ -286,7 +292,10 @@ class Trainer:
     def _validate(self) -> Record:
         record = self.score(self.val, noisy=True) if self.val is not None else {}
         record = {f"val_{name}": value for name, value in record.items()}
-        return record | (self.monitor(self) if self.monitor else {})
+        if self.monitor and self.team.rank == 0:
+            with self.team.alone():
+                record |= self.monitor(self)
+        return record
 
     def score(self, data: Data, noisy: bool = False) -> Record:
         """Accuracy and log loss of `data.y`, under the posterior of the observed or clean label.
@@ -321,14 +330,14 @@ class Trainer:
                     parts.append(fn(batch))
         finally:
             self.method.train(was_training)
-        return torch.cat(parts)
+        return self.team.agreed(torch.cat(parts))
 
     def cached(self, stage: str, inputs: Any, fn: Callable[[], Tensor]) -> Tensor:
         """fn(), kept in the run folder under the hash of its inputs: resuming does not redo it."""
         if self.folder is None:
             return fn()
-        path = self.folder / "cache" / f"{stage}-{_hash(inputs)}.safetensors"
-        if path.exists():
+        path = self.folder / "cache" / f"{stage}-{hash_of(inputs)}.safetensors"
+        if self.team.decide(path.exists()):
             return checkpoint.load(path)[0]["value"].to(self.device)
         value = fn()
         checkpoint.save(path, {"value": value}, {})
@@ -515,7 +524,7 @@ class _Stage:
 
     def _step(self) -> Callable[[Any], None]:
         trainer = self.trainer
-        if trainer.device.type != "cuda" or not self.recipe.graph:
+        if trainer.device.type != "cuda" or not self.recipe.graph or trainer.team.size > 1:
             return self._update
         if not getattr(trainer.method, "graphable", True):
             return self._update
@@ -530,6 +539,7 @@ class _Stage:
         with self.trainer.autocast():
             value = self.loss(self._batch(inputs), self.step_info)
         value.backward()
+        self.trainer.team.average(self.params)
         if self.recipe.clip:
             for group in self.groups:
                 nn.utils.clip_grad_norm_(group["params"], self.recipe.clip)
@@ -578,7 +588,7 @@ class _Stage:
         size, n = min(self.recipe.batch_size, len(drawn)), len(drawn)
         if n % size > n / 20:
             size = n // math.ceil(n / size)
-        return list(drawn[: n - n % size].split(size))
+        return list(self.trainer.team.agreed(drawn[: n - n % size].view(-1, size)))
 
     def _draw(self, rows: Tensor) -> Tensor:
         """A shuffle of the rows; with weights, row i stands in it about n w_i / sum(w) times.
@@ -614,8 +624,10 @@ class _Stage:
             yield {name: b[k % len(b)].to(device) for name, b in batches.items()}
 
     def _read(self, batches: list[Tensor]) -> Iterator[Batch]:
-        """Worker processes read ahead through the same x[index]."""
-        reader = _Reader(self.data, batches)
+        """Worker processes read ahead through the same x[index]; of a team each its share."""
+        team = self.trainer.team
+        shared = len(team.own(batches[0])) < len(batches[0])
+        reader = _Reader(self.data, [team.own(index) for index in batches])
         loader: Any = torch.utils.data.DataLoader(
             reader,
             batch_size=None,
@@ -623,8 +635,9 @@ class _Stage:
             pin_memory=self.trainer.device.type == "cuda",
             generator=torch.Generator(),
         )
-        for x, y, index in loader:
-            yield Batch(*(t.to(self.trainer.device, non_blocking=True) for t in (x, y, index)))
+        for parts in loader:
+            parts = [t.to(self.trainer.device, non_blocking=True) for t in parts]
+            yield Batch(*(map(team.gather, parts) if shared else parts))
 
     # ---- rates, averages, state -----------------------------------------------------------------
 
@@ -824,7 +837,8 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return dict(sorted(found.items(), key=lambda item: int(item[0]))) if number else found
 
 
-def _hash(inputs: Any) -> str:
+def hash_of(inputs: Any) -> str:
+    """A short name for tensors and plain values, nested in any way."""
     digest = hashlib.blake2b(digest_size=12)
 
     def feed(value: Any) -> None:

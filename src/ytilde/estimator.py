@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from . import checkpoint
+from . import checkpoint, parallel
 from .auditing import Audit, audit
 from .data import IGNORE, BadInput, Batch, Data
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe
@@ -37,6 +37,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
     method: a name (see `list_methods()`) or an unbuilt Method. backbone: a name, "auto", or your
     own nn.Module that returns features. What is left at None is chosen by the kind of data.
     X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]). y: ints or strings.
+    devices: so many GPUs (or CPU processes) train together, with the result of one; a script that
+    uses them needs `if __name__ == "__main__":`.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         balance: bool = False,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
+        devices: int = 1,
     ) -> None:
         self.method = method
         self.backbone = backbone
@@ -81,6 +84,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.balance = balance
         self.random_state = random_state
         self.device = device
+        self.devices = devices
 
     # ---- fitting ------------------------------------------------------------------------------
 
@@ -122,9 +126,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
             on_record(line)
 
         options |= {"backbone": self._backbone_, "weights": weights, "on_record": record}
+        alike = {k: v for k, v in options.items() if k not in ("on_record", "monitor")}
         trainer = None
         try:
-            trainer = fit_method(self.method_, data, recipe, **options)
+            beside = (_fit_beside, self._new_method(), _sent(data), recipe, alike)
+            with parallel.crew(self.devices, *beside):
+                trainer = fit_method(self.method_, data, recipe, **options)
             self.history_ = trainer.history
         except KeyboardInterrupt:
             if not self.history_:
@@ -374,6 +381,19 @@ def as_images(X: Any) -> Tensor:
     if len(x) and (x.min() < 0 or x.max() > 1):
         raise BadInput("image pixels must be uint8, or floats in [0, 1]; divide yours by 255")
     return x
+
+
+def _fit_beside(method: Method, data: Data, recipe: Recipe, options: dict[str, Any]) -> None:
+    """The fit as the processes beside the leader run it."""
+    x = torch.from_numpy(data.x) if isinstance(data.x, np.ndarray) else data.x
+    fit_method(method, replace(data, x=x, y=torch.from_numpy(data.y)), recipe, **options)
+
+
+def _sent(data: Data) -> Any:
+    """The data for another process: arrays go through a pipe, tensors through shared memory, of
+    which containers have little."""
+    x = data.x.numpy() if isinstance(data.x, Tensor) else data.x
+    return replace(data.without_clean(), x=x, y=data.y.numpy())  # type: ignore[arg-type]
 
 
 def _ndim(X: Any) -> int:

@@ -65,6 +65,8 @@ class CausalModel(nn.Module):
     detach: keep the gradient of the noisy label's loss from the reconstruction (paper: False).
     """
 
+    by_rows = ("encoder", "decoder", "noisy")  # what many processes share: see parallel.py
+
     def __init__(
         self,
         shape: tuple[int, ...],

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
 from .data import BadInput, Batch, Data, Spec, Step, unknown
 from .engine import RandomState, Recipe, Record, Trainer
@@ -29,6 +30,7 @@ class Net(nn.Module):
 
     mean: Tensor
     std: Tensor
+    by_rows: ClassVar[tuple[str, ...]] = ("backbone",)  # what many processes share: see parallel.py
 
     def __init__(self, spec: Spec, head: Head) -> None:
         super().__init__()
@@ -60,6 +62,7 @@ class Method(nn.Module):
 
     name: ClassVar[str] = ""  # the registry's, set by `register`
     graphable: ClassVar[bool] = True  # can its step be captured as a CUDA graph?
+    distributable: ClassVar[bool] = True  # can many processes train it? (same draws, same state)
 
     def __new__(cls, *args: Any, **fields: Any) -> Method:
         self = super().__new__(cls)
@@ -291,6 +294,9 @@ def fit_method(
 
     The method sees neither clean labels nor the validation rows.
     """
+    team = parallel.team()
+    if team.size > 1 and not method.distributable:
+        raise BadInput(f"{method.name} trains in one process only; leave torchrun or devices out")
     data = data.without_clean()
     own = {"backbone": backbone, "weights": weights}
     notes = settle(method, recipe, lambda m, r: fit_method(m, data, r, **own), folder, resume)
@@ -313,10 +319,12 @@ def fit_method(
         monitor=monitor,
         on_record=on_record,
         checkpoint_every=checkpoint_every,
+        team=team,
     )
     trainer.data, trainer.notes = train, notes
     place(method, trainer.device)
-    method.fit(train, trainer)
+    with team.sharing(method, trainer.device):
+        method.fit(train, trainer)
     method.eval()
     return trainer
 

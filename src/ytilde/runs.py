@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import IO, Any
 
+from . import parallel
 from .checkpoint import write_text
 from .data import BadInput
 from .engine import Record
@@ -23,6 +24,8 @@ class Run:
     @classmethod
     def open(cls, folder: Path, config: dict[str, Any], *, resume: bool, force: bool) -> Run:
         """Start a run, go on with one (`resume`), or replace one (`force`)."""
+        if parallel.team().rank:
+            return Follower()
         exists = (folder / "config.json").exists()
         if folder.exists() and not folder.is_dir():
             raise BadInput(f"{folder} is a file; give --out another folder")
@@ -90,6 +93,22 @@ class Run:
             shutil.rmtree(self.folder, ignore_errors=True)
             if not any(self.folder.parent.iterdir()):
                 self.folder.parent.rmdir()
+
+
+class Follower(Run):
+    """The run folder as the processes beside the leader have it: they write nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def log(self, record: Record) -> None:
+        pass
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, *_: Any) -> None:
+        pass
 
 
 def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
