@@ -320,6 +320,7 @@ SMALL = {  # options that make a network tiny
     "cnn9": "width=8",
     "inception_resnet_v2": "width=8",
     "deeplab": "width=8,features=16",
+    "unet": "width=4",
 }
 
 
