@@ -1,14 +1,10 @@
 """The report: complete, small, and nothing from the data is ever more than text."""
 
 import base64
-import fcntl
 import hashlib
 import io
-import json
 import math
 import os
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
@@ -19,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from browser import start
 from ytilde import report
 from ytilde.auditing import Audit, Estimate, audit
 from ytilde.metrics import reliability
@@ -315,76 +312,15 @@ def test_percent():
 # --- in a browser ----------------------------------------------------------------------------
 
 
-class Browser:
-    """Headless Chromium over its debugging pipe: commands on 3, answers on 4, NUL between."""
-
-    def __init__(self, program, folder):
-        ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (*os.pipe(), *os.pipe())]
-        theirs_in, self.out, self.into, theirs_out = ends
-
-        def place():
-            os.dup2(theirs_in, 3)
-            os.dup2(theirs_out, 4)
-
-        flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe",
-                 f"--user-data-dir={folder}", "--window-size=1000,900", "about:blank")  # fmt: skip
-        self.process = subprocess.Popen(
-            [program, *flags], pass_fds=(3, 4), preexec_fn=place,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        self.count, self.rest, self.events, self.session = 0, b"", [], None
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        found = self.ask("Target.attachToTarget", targetId=target, flatten=True)
-        self.session = found["sessionId"]
-        for domain in ("Page", "Log", "Runtime", "Network"):
-            self.ask(f"{domain}.enable")
-
-    def ask(self, method, **params):
-        self.count += 1
-        message = {"id": self.count, "method": method, "params": params}
-        message |= {"sessionId": self.session} if self.session else {}
-        os.write(self.out, json.dumps(message).encode() + b"\0")
-        while (answer := self.read()).get("id") != self.count:
-            self.events.append(answer)
-        assert "error" not in answer, answer
-        return answer["result"]
-
-    def read(self):
-        while b"\0" not in self.rest:
-            self.rest += os.read(self.into, 1 << 16)
-        message, _, self.rest = self.rest.partition(b"\0")
-        return json.loads(message)
-
-    def open(self, path):
-        self.events.clear()
-        self.ask("Page.navigate", url=path.as_uri())
-        while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
-            self.events.append(self.read())
-
-    def eval(self, code):
-        answer = self.ask("Runtime.evaluate", expression=code, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    def said(self, method):
-        return [e["params"] for e in self.events if e.get("method") == method]
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("chromium is not installed")
-    browser = Browser(program, tmp_path_factory.mktemp("chromium"))
-    yield browser
-    browser.process.terminate()
-    browser.process.wait(20)
+    yield from start(tmp_path_factory.mktemp("chromium"))
 
 
 def test_in_a_browser_hostile_names_do_nothing(tmp_path, browser):
     found, options = everything()
     report.write(found, tmp_path / "report.html", **options)
-    browser.open(tmp_path / "report.html")
+    browser.open((tmp_path / "report.html").as_uri())
     browser.eval("document.querySelectorAll('*').forEach((e) => e.dispatchEvent("
                  "new Event('mouseover')))")  # fmt: skip
     assert browser.eval("document.title") == HOSTILE[0]
@@ -407,7 +343,7 @@ def test_in_a_browser_the_policy_stops_a_foreign_script(tmp_path, browser):
     page = tmp_path / "report.html"
     attack = "<script>document.title='pwned'</script><img src=x onerror=document.title='pwned'>"
     page.write_text(page.read_text("utf-8").replace("<footer", attack + "<footer"), "utf-8")
-    browser.open(page)
+    browser.open(page.as_uri())
     assert browser.eval("document.title") == "Which labels are wrong?"
     assert any("Content Security Policy" in p["entry"]["text"]
                for p in browser.said("Log.entryAdded"))  # fmt: skip
@@ -416,7 +352,7 @@ def test_in_a_browser_the_policy_stops_a_foreign_script(tmp_path, browser):
 def test_in_a_browser_sort_and_filter(tmp_path, browser):
     found, options = everything(names=("a", "b", "c", "d", "e", "f"))
     report.write(found, tmp_path / "report.html", **options)
-    browser.open(tmp_path / "report.html")
+    browser.open((tmp_path / "report.html").as_uri())
     browser.eval("""
       box = document.querySelector('section.gallery');
       visible = () => [...box.querySelectorAll('.card')].filter((c) => !c.hidden);
@@ -447,13 +383,12 @@ def test_in_a_browser_nothing_sticks_out(tmp_path, browser, width):
     names = ("short", "averyverylongclassnamewithoutanyspace" * 3, "c", "d", "e", "f")
     found, options = everything(names=names)
     report.write(found, tmp_path / "report.html", **options)
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 400}
-    browser.ask("Emulation.setDeviceMetricsOverride", **size)
-    browser.open(tmp_path / "report.html")
+    browser.resize(width, 800)
+    browser.open((tmp_path / "report.html").as_uri())
     try:
         assert browser.eval("document.documentElement.scrollWidth") <= width
         heights = browser.eval("""[...document.querySelectorAll('input, select, .more')]
             .map((e) => e.getBoundingClientRect().height).filter((h) => h)""")
         assert min(heights) >= 40  # a finger's width
     finally:
-        browser.ask("Emulation.clearDeviceMetricsOverride")
+        browser.resize(1000, 900)

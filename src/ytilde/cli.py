@@ -29,6 +29,7 @@ from .data import BadInput, Data, unknown
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe
 from .estimator import RECIPE_FIELDS, Classifier
 from .method import create, list_methods, lookup
+from .report import table
 from .runs import Run
 
 app = typer.Typer(
@@ -283,7 +284,8 @@ def _print_summary(summary: dict[str, Any], data: Data, told: dict[str, Any], fo
         out.print(f"noise made: {100 * told['rate']:.1f} % of {len(data)} labels are wrong")
     if table.row_count:
         out.print(table)
-    out.print(f"run folder: {folder}  (model.safetensors, metrics.jsonl, predictions.csv)")
+    predictions = ", predictions.csv" if data.y.dim() == 1 else ""
+    out.print(f"run folder: {folder}  (model.safetensors, metrics.jsonl{predictions})")
     if data.y.dim() == 1:
         out.print(f"next: ytilde audit {folder}")
 
@@ -333,9 +335,37 @@ def audit(
     fix_above: Annotated[
         float | None, typer.Option(help="write labels.csv, fixed where p_wrong is above this")
     ] = None,
+    label_studio: Annotated[
+        Path | None, typer.Option(help="json to write: the suspects as Label Studio tasks")
+    ] = None,
+    argilla: Annotated[
+        Path | None, typer.Option(help="json to write: the suspects as Argilla records")
+    ] = None,
 ) -> None:
     """Find the wrong labels of a run's data: issues.csv and report.html in the run folder."""
     clf, config = _load(run)
+    found = _run_data(run, config)
+    result = clf.audit_data(found.data, folds=folds)
+    history = Run.history(run)
+    result.context.update({"history": history, "paths": found.paths, "title": str(run)})
+    if "rows" in result.context:
+        result.context["rows"] = table(result.context["rows"], found.schema.columns)
+    result.to_csv(run / "issues.csv")
+    result.to_json(run / "audit.json")
+    result.to_html(run / "report.html")
+    if fix_above is not None:
+        write_csv(run / "labels.csv", result.fixed_labels(fix_above))
+    if label_studio is not None:
+        result.to_label_studio(label_studio)
+    if argilla is not None:
+        result.to_argilla(argilla)
+    out.print(result.summary())
+    out.print(f"written: {run / 'issues.csv'}, {run / 'report.html'}")
+    out.print(f"next: ytilde review {run}")
+
+
+def _run_data(run: Path, config: dict[str, Any]) -> readers.Source:
+    """What a run was trained on, with the labels it saw."""
     found = readers.read(
         config["source"],
         data_root=config["data_root"],
@@ -343,18 +373,52 @@ def audit(
     )
     if found.fingerprint != config["fingerprint"]:
         raise BadInput(f"{config['source']} has changed since {run} was trained; fit it again")
-    recipe = Recipe(**config["recipe"])
-    data, _ = _corrupt(found.data, config["noise"], recipe)
-    result = clf.audit_data(data, folds=folds)
-    history = Run.history(run)
-    result.context.update({"history": history, "paths": found.paths, "title": str(run)})
-    result.to_csv(run / "issues.csv")
-    result.to_json(run / "audit.json")
-    result.to_html(run / "report.html")
-    if fix_above is not None:
-        write_csv(run / "labels.csv", result.fixed_labels(fix_above))
-    out.print(result.summary())
-    out.print(f"written: {run / 'issues.csv'}, {run / 'report.html'}")
+    data, _ = _corrupt(found.data, config["noise"], Recipe(**config["recipe"]))
+    return dataclasses.replace(found, data=data)
+
+
+@app.command()
+def review(
+    run: Annotated[Path, typer.Argument(help="run folder, audited")],
+    export: Annotated[
+        Path | None, typer.Option(help="csv to write: the labels as decided so far; no page")
+    ] = None,
+    port: Annotated[int, typer.Option(help="0: any that is free")] = 0,
+) -> None:
+    """Go through the suspicious labels of an audited run in the browser, with the keyboard."""
+    from . import review as reviewing
+
+    found = _run_data(run, Run.config(run))
+    if found.data.y.dim() > 1:
+        raise BadInput("a review needs one label a row; pixel labels are not audited yet")
+    columns = found.schema.columns
+    session = reviewing.Review(run, found.data, paths=found.paths, columns=columns)
+    if export is not None:
+        number, changed = reviewing.export(session, export)
+        out.print(f"{number} labels written to {export}, {changed} of them changed by hand")
+        return
+    reviewing.serve(session, port, _say_address)
+    done = session.progress()
+    out.print(f"{done['total'] - done['open']} of {done['total']} decided; all of it is saved")
+    out.print(f"next: ytilde review {run} --export labels.csv")
+
+
+def _say_address(address: str) -> None:
+    print(f"open {address} in a browser; Ctrl-C ends the review", flush=True)
+
+
+@app.command("export")
+def export_command(
+    run: Annotated[Path, typer.Argument(help="run folder or model file")],
+    out_file: Annotated[Path, typer.Option("--out", help="onnx to write")] = Path("model.onnx"),
+) -> None:
+    """Write a run's network as an ONNX file, for programs without Python or torch."""
+    from .export import to_onnx
+
+    clf, _ = _load(run)
+    to_onnx(clf, out_file)
+    shape = ", ".join(map(str, ("N", *clf.shape_)))
+    out.print(f"written: {out_file}  (x [{shape}] float32 -> log_probs)", markup=False)
 
 
 @app.command("noise")

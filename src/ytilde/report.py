@@ -88,15 +88,33 @@ def write(
 
 
 def _render(context: Mapping[str, Any]) -> str:
-    style, script = ((TEMPLATES / f"report.{kind}").read_text("utf-8") for kind in ("css", "js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # Both files are ours and hold nothing from the data, so they alone go in as they are.
-    own = {"style": Markup(style), "script": Markup(script), "digest": digest}
-    return _template().render(context, **own)
+    own = own_parts("report")
+    return template("report.html.j2").render(
+        context, style=own.style, script=own.script, digest=digest(own.script)
+    )
+
+
+class _Parts(NamedTuple):
+    style: Markup
+    script: Markup
+
+
+def own_parts(page: str) -> _Parts:
+    """A page's style and script: they hold nothing from the data, so they alone go in as is."""
+    palette, style, script = (
+        (TEMPLATES / name).read_text("utf-8")
+        for name in ("palette.css", f"{page}.css", f"{page}.js")
+    )
+    return _Parts(Markup(palette + style), Markup(script))
+
+
+def digest(text: str) -> str:
+    """How a content security policy names an inline script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @functools.cache
-def _template() -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -105,7 +123,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters |= {"count": _count, "percent": _percent}
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 # --- text ------------------------------------------------------------------------------------
@@ -166,7 +184,8 @@ def _advice(audit: Audit, target: Path) -> list[_Advice]:
         return [_Advice("The labels look right. Train on them as they are; nothing must be fixed.")]
     advice = [
         _Advice("Look through the suspects below. All are in issues.csv: sort it by p_wrong. "
-                "predicted_label is what the label should probably be."),
+                "predicted_label is what the label should probably be. Or decide on them one by "
+                "one, with the keyboard:", f"ytilde review {run}"),
         _Advice("Let ytilde correct only those it is nearly sure of. The original labels stay "
                 "untouched; the corrected ones go to labels.csv.",
                 f"ytilde audit {run} --fix-above 0.95"),

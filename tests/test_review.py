@@ -1,0 +1,528 @@
+"""The review page: no decision is lost or doubled, and nobody else gets in."""
+
+import contextlib
+import http.client
+import itertools
+import json
+import multiprocessing
+import random
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from browser import start
+from ytilde import BadInput, audit, cli, readers, review
+from ytilde.engine import Recipe
+
+HOSTILE = (
+    "<script>document.title='pwned'</script>",
+    "\"><img src=x onerror=document.title='pwned'>",
+    "قطة \u202eسوداء",
+    "👩‍🚀 it's",
+    "=cmd()",
+)
+OPTIONS = ("label", "clean_label", "image_column")
+
+
+def make_run(folder, suspects, names=HOSTILE, kind="images"):
+    """A run as `fit` and `audit` leave it: twice as many rows as suspects, and config.json."""
+    rng = np.random.default_rng(0)
+    n, k = 2 * suspects, len(names)
+    clean = rng.integers(0, k, n)
+    y = np.where(np.arange(n) % 2, clean, (clean + 1) % k)
+    p = 0.9 * np.eye(k)[clean] + 0.1 * rng.dirichlet(np.ones(k), n)
+    folder.mkdir()
+    if kind == "images":
+        source = folder / "data.npz"
+        x = rng.integers(0, 256, (n, 3, 8, 8)).astype(np.uint8)
+        np.savez(source, x=x, y=y, names=np.array(names))
+    else:
+        source = folder / "data.csv"
+        frame = pd.DataFrame(
+            {"weight": np.arange(n) / 4, "colour": ["red", "<b>blue</b>"] * suspects}
+        )
+        frame.assign(label=np.array(names)[y]).to_csv(source, index=False)
+    found = readers.read(str(source))
+    config = dict.fromkeys(OPTIONS) | {
+        "source": str(source), "data_root": None, "noise": None,
+        "recipe": asdict(Recipe()), "fingerprint": found.fingerprint,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    p = p[:, [names.index(name) for name in found.data.names]]  # a table's classes are sorted
+    result = audit(p, found.data.y, names=found.data.names, transition=np.full((k, k), 1 / k))
+    assert result.issues.is_label_issue.sum() == suspects
+    result.to_json(folder / "audit.json")
+    return folder
+
+
+def session(run):
+    found = readers.read(json.loads((run / "config.json").read_text())["source"])
+    return review.Review(run, found.data, paths=found.paths, columns=found.schema.columns)
+
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["ytilde.review"])  # torch is imported once
+
+
+def serve(run, pipe):
+    review.serve(session(run), 0, pipe.send)
+
+
+class Server:
+    """A review in a process of its own."""
+
+    def __init__(self, run):
+        pytest.importorskip("starlette", reason='pip install "ytilde[app]"')
+        pytest.importorskip("uvicorn", reason='pip install "ytilde[app]"')
+        pipe, theirs = PROCESSES.Pipe()
+        self.process = PROCESSES.Process(target=serve, args=(run, theirs), daemon=True)
+        self.process.start()
+        self.url = pipe.recv()
+        self.port, self.token = self.url.split(":")[2].strip("/").split("/")
+
+    def kill(self):
+        self.process.kill()
+        self.process.join()
+
+    def send(self, method, path, body=None, **headers):
+        """Status, headers and content of an answer."""
+        link = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=20)
+        with contextlib.closing(link):
+            sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            link.request(method, path, sent, headers)
+            answer = link.getresponse()
+            return answer.status, answer.headers, answer.read()
+
+    def ask(self, verb, **body):
+        status, _, content = self.send("POST", f"/{self.token}/{verb}", body)
+        assert status == 200, content
+        return json.loads(content)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("review") / "run", 40)
+
+
+@pytest.fixture(scope="module")
+def server(run):
+    server = Server(run)
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    yield from start(tmp_path_factory.mktemp("chromium"))
+
+
+def lines(run):
+    with contextlib.closing(sqlite3.connect(run / review.LOG)) as db:
+        return db.execute("SELECT request, row, action, label FROM decisions").fetchall()
+
+
+# ---- nothing is lost, nothing is doubled ---------------------------------------------------------
+
+
+class Client(threading.Thread):
+    """A tab that decides until nothing is left, and repeats what was not answered."""
+
+    def __init__(self, number, servers):
+        super().__init__()
+        self.tab, self.servers, self.done = f"tab{number}", servers, {}
+        self.random = random.Random(number)
+
+    def ask(self, verb, body):
+        while True:
+            try:
+                return self.servers[-1].ask(verb, tab=self.tab, kind="open", **body)
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.05)  # it was killed; the next one is on its way
+
+    def run(self):
+        item = self.ask("next", {})["item"]
+        for number in itertools.count():
+            if item is None:
+                return
+            action = self.random.choice(("accept", "keep", "choose"))
+            label = {"accept": item["predicted"], "keep": item["given"], "choose": 3}[action]
+            request = f"{self.tab}-{number}"
+            told = {"action": action, "label": label, "row": item["row"], "seen": item["seen"]}
+            answer = self.ask("decide", {"request": request, **told})
+            if "conflict" in answer:
+                item = self.ask("next", {})["item"]
+            else:
+                self.done[request] = (item["row"], action, label)
+                item = answer["item"]
+
+
+def test_500_decisions_of_four_tabs_survive_a_killed_server(tmp_path):
+    run = make_run(tmp_path / "run", 500)
+    servers = [Server(run)]
+    clients = [Client(number, servers) for number in range(4)]
+    for client in clients:
+        client.start()
+    for moment in (150, 350):
+        while sum(len(client.done) for client in clients) < moment:
+            time.sleep(0.005)
+        servers[-1].kill()
+        servers.append(Server(run))
+    for client in clients:
+        client.join(60)
+    done = {request: told for client in clients for request, told in client.done.items()}
+    servers[-1].kill()
+    assert len(done) == 500 and min(len(client.done) for client in clients) > 50
+    written = lines(run)
+    assert len(written) == len({row for _, row, _, _ in written}) == 500
+    assert {request: tuple(told) for request, *told in written} == done
+    frame = session(run).labels().set_index("index")
+    names = readers.read(str(run / "data.npz")).data.names
+    for row, _, label in done.values():
+        assert frame.label[row] == names[label]
+        assert frame.fixed[row] == (frame.given_label[row] != names[label])
+    assert frame.fixed.sum() == sum(frame.given_label[r] != names[k] for r, _, k in done.values())
+    assert len(frame) == 1000
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["accept", "keep", "choose", "skip", "undo"]),
+            st.sampled_from(["a", "b"]), st.integers(0, 2), st.integers(0, 4), st.booleans(),
+        ), max_size=12,
+    )
+)  # fmt: skip
+def test_log_is_a_list_with_undo(steps):
+    """Against a plain list: undo removes the tab's last entry that still holds for its row."""
+    with tempfile.TemporaryDirectory() as folder:
+        log, model = review.Log(Path(folder) / "log"), []
+        for number, (action, tab, row, label, repeat) in enumerate(steps):
+            holds = {entry[0]: entry for entry in model}
+            seen = log.current()[row].id if row in holds else 0
+            for _ in range(1 + repeat):  # a repeated request changes nothing
+                if action == "undo":
+                    told = log.undo(f"r{number}", tab)
+                else:
+                    log.decide(f"r{number}", tab, row, action, label, seen)
+            if action == "undo":
+                own = [entry for entry in model if entry[1] == tab and holds[entry[0]] is entry]
+                assert told == (own[-1][0] if own else None)
+                model = [entry for entry in model if not own or entry is not own[-1]]
+            else:
+                model.append((row, tab, action, label))
+            expected = {entry[0]: entry for entry in model}
+            found = {d.row: (d.row, d.tab, d.action, d.label) for d in log.current().values()}
+            assert found == expected
+
+
+def test_two_tabs_cannot_overrule_each_other_unseen(tmp_path):
+    log = review.Log(tmp_path / "log")
+    log.decide("1", "a", 7, "accept", 2, 0)
+    with pytest.raises(review.Conflict):
+        log.decide("2", "b", 7, "keep", 1, 0)
+    assert log.current()[7].label == 2
+    log.decide("3", "b", 7, "keep", 1, log.current()[7].id)
+    assert log.current()[7].label == 1
+    assert log.undo("4", "a") is None  # a's decision holds no more
+    assert log.undo("5", "b") == 7
+    assert log.current()[7].label == 2
+
+
+def test_tabs_are_offered_different_items(run):
+    view = session(run)
+    rows = [view.next(tab)["item"]["row"] for tab in ("a", "b", "a", "c")]
+    assert rows[0] == rows[2] and len(set(rows)) == 3
+
+
+def test_items_come_worst_first_and_skipped_ones_again(tmp_path):
+    view = session(make_run(tmp_path / "run", 5))
+    worst = [issue["p_wrong"] for issue in view.issues]
+    assert worst == sorted(worst, reverse=True)
+    shown = []
+    for number in range(5):
+        item = view.next("a")["item"]
+        shown.append(item["row"])
+        action = "skip" if number % 2 else "accept"
+        view.decide({"request": str(number), "tab": "a", "kind": "open", "row": item["row"],
+                     "seen": 0, "action": action})  # fmt: skip
+    assert shown == [issue["index"] for issue in view.issues]
+    end = view.next("a")
+    assert end["item"] is None
+    assert end["progress"] == {
+        "accept": 3, "keep": 0, "choose": 0, "skip": 2, "total": 5, "open": 0}  # fmt: skip
+    again = view.next("a", "skipped")["item"]
+    assert again["row"] == shown[1] and again["action"] == "skip"
+    assert view.at(99)["item"]["row"] == shown[4] and view.at(0)["item"]["row"] == shown[0]
+
+
+# ---- what comes out ------------------------------------------------------------------------------
+
+
+def test_export_has_the_columns_of_audit(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", 10, kind="table")
+    before = (run / "data.csv").read_bytes()
+    view = session(run)
+    rows = [issue["index"] for issue in view.issues]
+    view.log.decide("1", "a", rows[0], "accept", view.issues[0]["predicted"], 0)
+    view.log.decide("2", "a", rows[1], "keep", view.issues[1]["given"], 0)
+    view.log.decide("3", "a", rows[2], "skip", None, 0)
+    view.log.decide("4", "a", rows[3], "choose", view.names.index("=cmd()"), 0)
+    words = ["ytilde", "review", str(run), "--export", str(tmp_path / "labels.csv")]
+    monkeypatch.setattr(sys, "argv", words)
+    cli.main()
+    frame = pd.read_csv(tmp_path / "labels.csv").set_index("index", drop=False)
+    y = readers.read(str(run / "data.csv")).data.y
+    other = audit(np.eye(2)[[0, 1]] * 0.8 + 0.1, [0, 1]).fixed_labels(0.9)
+    assert list(frame.columns) == list(other.columns)
+    assert len(frame) == 20 and (run / "data.csv").read_bytes() == before
+    given = [view.names[k] for k in y]
+    harmless = [f"'{name}" if name[0] == "=" else name for name in given]
+    assert frame.given_label.tolist() == harmless
+    assert frame.label[rows[3]] == "'=cmd()"
+    assert frame.fixed[rows[0]] and not frame.fixed[rows[1]] and not frame.fixed[rows[2]]
+    changed = frame[frame.label != frame.given_label]
+    assert set(changed["index"]) == set(frame[frame.fixed]["index"]) <= {rows[0], rows[3]}
+
+
+def test_rows_of_a_table_have_their_columns(tmp_path):
+    view = session(make_run(tmp_path / "run", 10, kind="table"))
+    item = view.at(2)["item"]
+    colour = ["red", "<b>blue</b>"][item["row"] % 2]
+    assert item["values"] == [("weight", f"{item['row'] / 4:.4g}"), ("colour", colour)]
+
+
+def test_what_cannot_be_reviewed_says_so(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", 4)
+    view = session(run)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(BadInput, match=r'pip install "ytilde\[app\]"'):
+        review.serve(view, 0, print)
+    told = json.loads((run / "audit.json").read_text())
+    told["issues"][0]["given_label"] = told["issues"][0]["predicted_label"]
+    (run / "audit.json").write_text(json.dumps(told))
+    with pytest.raises(BadInput, match="other labels"):
+        session(run)
+    (run / "audit.json").write_text("{}")
+    with pytest.raises(BadInput, match="again"):
+        session(run)
+    (run / "audit.json").unlink()
+    with pytest.raises(BadInput, match="not audited yet"):
+        session(run)
+
+
+# ---- who gets in ---------------------------------------------------------------------------------
+
+
+def test_without_the_token_nothing_is_told(server, run):
+    right = server.send("GET", f"/{server.token}/")
+    assert right[0] == 200 and b"Is this label right?" in right[2]
+    before = lines(run)
+    row = session(run).issues[0]["index"]
+    body = {"request": "x", "tab": "t", "kind": "open", "row": row, "seen": 0, "action": "keep"}
+    for token in ("", "wrong", server.token[:-1], server.token + "x", "%00", "..", "%C3%A9"):
+        for path in (f"/{token}/", f"/{token}/picture/{row}", f"/{token}/overview"):
+            assert server.send("GET", path)[0] == 403
+        assert server.send("POST", f"/{token}/decide", body)[0] == 403
+    assert lines(run) == before
+
+
+def test_foreign_host_and_origin_are_refused(server, run):
+    before = lines(run)
+    row = session(run).issues[0]["index"]
+    body = {"request": "y", "tab": "t", "kind": "open", "row": row, "seen": 0, "action": "keep"}
+    here = f"127.0.0.1:{server.port}"
+    for headers in (
+        {"Host": "evil.example"}, {"Host": f"evil.example:{server.port}"}, {"Host": "127.0.0.1"},
+        {"Host": here, "Origin": "http://evil.example"}, {"Host": here, "Origin": "null"},
+        {"Host": here, "Origin": "http://127.0.0.1:1"}, {"Host": here, "Origin": f"https://{here}"},
+    ):  # fmt: skip
+        assert server.send("POST", f"/{server.token}/decide", body, **headers)[0] == 403, headers
+        assert server.send("GET", f"/{server.token}/", **headers)[0] == 403, headers
+    assert lines(run) == before
+    own = {"Host": f"localhost:{server.port}", "Origin": f"http://localhost:{server.port}"}
+    assert server.send("GET", f"/{server.token}/", **own)[0] == 200
+
+
+def test_policy_lets_nothing_in_from_outside(server):
+    for path in (f"/{server.token}/", "/"):
+        headers = server.send("GET", path)[1]
+        policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+        assert policy.pop("default-src") == "'none'"
+        allowed = {word for words in policy.values() for word in words.split()}
+        assert {w for w in allowed if "sha256-" not in w} == {"'self'", "'none'", "data:"}
+        assert "self" not in policy["script-src"] + policy["style-src"]
+        assert (
+            headers["Referrer-Policy"] == "no-referrer" and headers["Cache-Control"] == "no-store"
+        )
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="Linux tells the open ports here")
+def test_only_this_machine_is_served(server):
+    table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    local = {line[1] for line in table if line[3] == "0A"}  # listening
+    port = f"{int(server.port):04X}"
+    assert {address for address in local if address.endswith(port)} == {f"0100007F:{port}"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"row": 10**6}, {"row": -1}, {"row": "0"}, {"row": True}, {"action": "delete"},
+        {"seen": ""}, {"action": "choose", "label": 99}, {"action": "choose"}, {"tab": ""},
+        {"request": "x" * 65}, {"request": 7}, {"note": "x" * 5000},
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused_and_not_written(server, run, change):
+    before = lines(run)
+    row = session(run).issues[0]["index"]
+    body = {"request": "z", "tab": "t", "kind": "open", "row": row, "seen": 0, "action": "keep"}
+    status, _, content = server.send("POST", f"/{server.token}/decide", body | change)
+    assert status == 400 and json.loads(content)["error"]
+    for junk in (b"", b"[]", b"\xff", b"nul", b'{"row": 1e999}'):
+        assert server.send("POST", f"/{server.token}/decide", junk)[0] == 400
+    assert server.send("POST", f"/{server.token}/unheard", {})[0] == 400
+    assert server.send("GET", f"/{server.token}/picture/{row + 1}")[0] == 404  # not a suspect
+    assert lines(run) == before
+
+
+def test_command_serves_until_ctrl_c(run):
+    command = [sys.executable, "-m", "ytilde", "review", str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        url = re.search(r"http://127\.0\.0\.1:(\d+)(/[\w-]{32}/)", process.stdout.readline())
+        link = http.client.HTTPConnection("127.0.0.1", int(url[1]), timeout=20)
+        link.request("GET", url[2])
+        assert link.getresponse().status == 200
+        process.send_signal(signal.SIGINT)
+        assert "of 40 decided; all of it is saved" in process.stdout.read()
+        assert process.wait(20) == 0
+
+
+# ---- in a browser --------------------------------------------------------------------------------
+
+PLACE = "document.getElementById('place').textContent"
+
+
+def press(browser, key):
+    """Press a key and wait until another item, or the end, is shown."""
+    before = browser.eval(PLACE)
+    browser.press(key)
+    browser.until(f"{PLACE} !== {json.dumps(before)} || !document.getElementById('end').hidden")
+
+
+def test_in_a_browser_with_the_keyboard(tmp_path, browser):
+    run = make_run(tmp_path / "run", 8)
+    view, server = session(run), Server(run)
+    rows = [issue["index"] for issue in view.issues]
+    try:
+        browser.open(server.url)
+        browser.until("document.getElementById('picture').naturalWidth === 8")
+        assert browser.eval("document.getElementById('given').textContent").startswith(
+            review._text(view.names[view.issues[0]["given"]])
+        )
+        press(browser, "a")
+        press(browser, "k")
+        press(browser, "s")
+        press(browser, "r")
+        browser.press("c")
+        browser.until("document.getElementById('choose').open")
+        for letter in "cmd":
+            browser.press(letter)
+        press(browser, "Enter")
+        press(browser, "Enter")
+        held = view.log.current()
+        assert [held[row].action for row in rows[:6]] == [
+            "accept", "keep", "skip", "choose", "choose", "accept"]  # fmt: skip
+        assert held[rows[0]].label == view.issues[0]["predicted"]
+        assert held[rows[1]].label == view.issues[1]["given"]
+        assert held[rows[3]].label == view.issues[3]["runner_up"]
+        assert held[rows[4]].label == view.names.index("=cmd()")
+        press(browser, "u")  # back to the sixth
+        assert rows[5] not in view.log.current() and "6 of 8" in browser.eval(PLACE)
+        press(browser, "ArrowLeft")
+        assert browser.eval("document.getElementById('decision').textContent") == "=cmd()"
+        press(browser, "k")  # another decision in its place
+        assert view.log.current()[rows[4]].action == "keep"
+        assert "6 of 8" in browser.eval(PLACE)
+
+        # another tab decides on the same item first: this one hears of it
+        server.ask("decide", request="other", tab="other", kind="open", row=rows[5], seen=0,
+                   action="accept")  # fmt: skip
+        browser.press("k")
+        browser.until("document.getElementById('notice').textContent.includes('Another tab')")
+        assert view.log.current()[rows[5]].action == "accept"
+        press(browser, "k")
+        assert view.log.current()[rows[5]].action == "keep"
+        press(browser, "a")
+        press(browser, "a")
+        browser.until("!document.getElementById('end').hidden")
+        assert "1 skipped" in browser.eval("document.getElementById('sum').textContent")
+        browser.eval("document.getElementById('again').click()")
+        browser.until("!document.getElementById('item').hidden")
+        press(browser, "k")
+        assert len(view.log.current()) == 8 and view.progress()["skip"] == 0
+        browser.open(server.url)  # loaded again, this tab can still undo
+        browser.until("!document.getElementById('end').hidden")
+        browser.press("u")
+        browser.until("!document.getElementById('item').hidden")
+        assert view.log.current()[rows[2]].action == "skip"
+    finally:
+        server.kill()
+
+
+def test_in_a_browser_hostile_names_are_text(run, server, browser):
+    browser.open(server.url)
+    browser.until("document.getElementById('picture').naturalWidth")
+    browser.press("c")
+    browser.until("document.getElementById('choose').open")
+    shown = browser.eval(
+        "[...document.querySelectorAll('#classes button')].map(b => b.textContent)"
+    )
+    assert shown == [review._text(name) for name in session(run).names]
+    assert "\u202e" not in "".join(shown)
+    assert browser.eval("document.title").startswith("Review: ")
+    assert browser.eval("document.scripts.length") == 1
+    urls = {p["request"]["url"] for p in browser.said("Network.requestWillBeSent")}
+    assert all(url.startswith((server.url, "data:,")) for url in urls)
+    errors = [p for p in browser.said("Log.entryAdded") if p["entry"]["level"] == "error"]
+    assert not errors and not browser.said("Runtime.exceptionThrown")
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_in_a_browser_nothing_sticks_out(server, browser, width):
+    browser.resize(width, 800)
+    try:
+        browser.open(server.url)
+        browser.until("document.getElementById('picture').naturalWidth")
+        assert browser.eval("document.documentElement.scrollWidth") <= width
+        heights = browser.eval("""[...document.querySelectorAll('button')]
+            .map((b) => b.getBoundingClientRect().height).filter((h) => h)""")
+        assert len(heights) == 8 and min(heights) >= 40  # a finger's width
+    finally:
+        browser.resize(1000, 900)
+
+
+def test_in_a_browser_a_stopped_server_is_told(tmp_path, browser):
+    run = make_run(tmp_path / "run", 4)
+    server = Server(run)
+    browser.open(server.url)
+    browser.until(PLACE)
+    press(browser, "a")
+    server.kill()
+    browser.press("a")
+    browser.until("document.getElementById('notice').textContent.includes('not saved yet')")
+    assert "2 of 4" in browser.eval(PLACE)  # it waits instead of going on
+    assert len(session(run).log.current()) == 1
