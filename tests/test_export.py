@@ -1,12 +1,13 @@
 """ONNX files answer as the classifier does, on inputs it never saw and for any batch size."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 import torch
 
-from ytilde import BadInput, Classifier, create
+from ytilde import BadInput, Classifier, cli, create
 from ytilde.datasets import load, shapes
 
 onnxruntime = pytest.importorskip("onnxruntime", reason='pip install "ytilde[onnx]"')
@@ -48,6 +49,23 @@ def test_pixels(tmp_path):
     found = run(clf, x, tmp_path / "model.onnx")
     assert found.shape == (3, 30, 30, 4)
     assert np.abs(np.exp(found) - clf.predict_proba(data.x[:3])).max() < 1e-5
+
+
+def test_command(tmp_path, monkeypatch, capsys):
+    """`ytilde export RUN` writes a file that answers as the run does."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "d.npz", x=rng.random((200, 6)), y=rng.integers(0, 3, 200))
+    run, out = str(tmp_path / "run"), str(tmp_path / "m.onnx")
+    fit = ["fit", str(tmp_path / "d.npz"), "--method", "ce", "--epochs", "2", "--out", run]
+    for words in (fit, ["export", run, "--out", out]):
+        monkeypatch.setattr(sys, "argv", ["ytilde", *words])
+        cli.main()
+    assert "(x [N, 6] float32 -> log_probs)" in " ".join(capsys.readouterr().out.split())
+    x = rng.random((1000, 6)).astype(np.float32)
+    found = onnxruntime.InferenceSession(out).run(["log_probs"], {"x": x})[0]
+    clf = Classifier.load(tmp_path / "run" / "model.safetensors")
+    assert (clf.classes_[found.argmax(-1)] == clf.predict(x)).all()
+    assert len(set(found.argmax(-1))) > 1
 
 
 @pytest.mark.parametrize(
