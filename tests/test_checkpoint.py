@@ -28,7 +28,7 @@ def test_every_damage_is_noticed(saved, tmp_path):
     path, _ = saved
     content = path.read_bytes()
     rng = random.Random(0)
-    for _ in range(300):
+    for _ in range(1000):
         damaged = bytearray(content)
         if rng.random() < 0.3:
             del damaged[rng.randrange(len(damaged)) :]
@@ -43,11 +43,12 @@ def test_every_damage_is_noticed(saved, tmp_path):
 def test_the_older_one_serves_when_the_newer_is_damaged(tmp_path):
     for count in (1, 2):
         checkpoint.save(tmp_path / str(count), {"a": torch.tensor(count)}, {"count": count})
-    paths = [tmp_path / "1", tmp_path / "2"]
-    assert checkpoint.newest(paths)[1]["count"] == 2
+    paths, fits = [tmp_path / "1", tmp_path / "2"], lambda tensors, meta: True
+    assert checkpoint.newest(paths, fits)[0][1]["count"] == 2
     paths[1].write_bytes(paths[1].read_bytes()[:-1])
-    assert checkpoint.newest(paths)[1]["count"] == 1
-    assert checkpoint.newest([tmp_path / "none"]) is None
+    found, refused = checkpoint.newest(paths, fits)
+    assert found[1]["count"] == 1 and str(paths[1]) in refused[0]
+    assert checkpoint.newest([tmp_path / "none"], fits) == (None, [])
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(saved):

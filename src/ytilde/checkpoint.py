@@ -20,6 +20,8 @@ from torch import Tensor
 from . import parallel
 from .data import BadInput
 
+TEMPORARY = ".new-"  # how the names of unfinished files begin
+
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file beside `path`, then rename it: whole file or none.
@@ -28,18 +30,20 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
     """
     if parallel.team().rank:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
+        os.close(handle)
+        temporary = Path(name)
         write(temporary)
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are for their owner alone
         os.replace(temporary, path)
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary:
+            temporary.unlink(missing_ok=True)
 
 
 def _umask() -> int:
@@ -83,7 +87,8 @@ def save(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> 
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
     text = json.dumps(meta)
-    header = {"ytilde": text, "digest": _digest(kept, text)}
+    # one entry: safetensors writes several in a random order, and equal content is equal bytes
+    header = {"ytilde": json.dumps({"meta": text, "digest": _digest(kept, text)})}
     write_atomic(path, lambda temporary: _write(temporary, save_tensors(kept, header)))
 
 
@@ -92,9 +97,9 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         content = path.read_bytes()
         length = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + length])["__metadata__"]
+        header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["ytilde"])
         tensors = load_tensors(content)
-        text = header["ytilde"]
+        text = header["meta"]
         whole = header["digest"] == _digest(tensors, text)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror or error}") from error
@@ -114,13 +119,18 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     return digest.hexdigest()
 
 
-def newest(paths: list[Path]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The content of the newest readable checkpoint (by its own counter), or None."""
-    found = []
-    for path in paths:
-        if path.exists():
-            try:
-                found.append(load(path))
-            except BadInput:
-                continue  # a damaged one: the older one serves
-    return max(found, key=lambda item: item[1]["count"], default=None)
+def newest(
+    paths: list[Path], fits: Callable[[Mapping[str, Tensor], Mapping[str, Any]], bool]
+) -> tuple[tuple[dict[str, Tensor], dict[str, Any]] | None, list[str]]:
+    """The newest whole checkpoint (by its own counter) that fits, or None; and what was refused."""
+    found, refused = [], []
+    for path in filter(Path.exists, paths):
+        try:
+            tensors, meta = load(path)
+            if fits(tensors, meta):
+                found.append((tensors, meta))
+            else:
+                refused.append(f"{path} belongs to another model")
+        except BadInput as error:
+            refused.append(str(error))
+    return max(found, key=lambda item: item[1]["count"], default=None), refused

@@ -222,10 +222,9 @@ class Trainer:
         self._resident: dict[int, tuple[Data, Data]] = {}
         self._count = 0
         self.resume = resume
-        self._checkpoint = checkpoint.newest(self._paths()) if folder and resume else None
+        self._checkpoint = self._whole(self._paths(), self._fits) if resume else None
         if self._checkpoint:
             self._count = self._checkpoint[1]["count"]
-            self.history = self._checkpoint[1]["history"]
 
     # ---- training ---------------------------------------------------------------------------
 
@@ -337,10 +336,11 @@ class Trainer:
         if self.folder is None:
             return fn()
         path = self.folder / "cache" / f"{stage}-{hash_of(inputs)}.safetensors"
-        if self.team.decide(path.exists()):
-            return checkpoint.load(path)[0]["value"].to(self.device)
+        found = self._whole([path], lambda tensors, meta: set(tensors) == {"value"})
+        if found:
+            return found[0]["value"].to(self.device)
         value = fn()
-        checkpoint.save(path, {"value": value}, {})
+        checkpoint.save(path, {"value": value}, {"count": 0})
         return value
 
     def batch(self, data: Data, index: Tensor) -> Batch:
@@ -387,8 +387,8 @@ class Trainer:
         tensors = {f"method.{name}": value for name, value in self.method.state_dict().items()}
         tensors |= run.state()
         tensors |= {f"best.{name}": value for name, value in (best.state or {}).items()}
-        meta = {"count": self._count, "stage": run.stage, "epoch": epoch, "history": self.history}
-        meta |= {"best": best.value, "since": best.since}
+        meta: Record = {"count": self._count, "stage": run.stage, "epoch": epoch}
+        meta |= {"history": self.history, "best": best.value, "since": best.since}
         checkpoint.save(self._paths()[self._count % 2], tensors, meta)
         self._saved_at = time.monotonic()
 
@@ -398,6 +398,7 @@ class Trainer:
             return 0
         tensors, meta = self._checkpoint
         self._checkpoint = None
+        self.history = meta["history"]
         self._load_state(_under("method.", tensors))
         best.value, best.since = meta["best"], meta["since"]
         best.state = _under("best.", tensors) or None
@@ -410,17 +411,34 @@ class Trainer:
     def _save_stage(self, stage: str) -> None:
         """The state at a stage's end: a resumed pipeline runs its code again, not its training."""
         if path := self._stage_path(stage):
-            checkpoint.save(path, self.method.state_dict(), {"history": self.history})
+            meta = {"count": 0, "stage": stage, "history": self.history}
+            tensors = {f"method.{name}": value for name, value in self.method.state_dict().items()}
+            checkpoint.save(path, tensors, meta)
 
     def _skip(self, stage: str) -> bool:
         path = self._stage_path(stage)
-        if not self.resume or path is None or not path.exists():
+        found = self._whole([path], self._fits) if self.resume and path else None
+        if found is None:
             return False
-        tensors, meta = checkpoint.load(path)
-        self._load_state(tensors)
-        if len(meta["history"]) > len(self.history):
-            self.history = meta["history"]
+        tensors, meta = found
+        self._load_state(_under("method.", tensors))
+        self.history = meta["history"]
         return True
+
+    def _whole(self, paths: list[Path], fits: Any) -> Any:
+        """The newest of these files that is whole and fits; the user hears of any other.
+
+        What is missing or damaged is made again: the code before it has put back its beginning.
+        """
+        found, refused = checkpoint.newest(paths, fits)
+        self.notes += [f"{sentence}; it is made again" for sentence in refused]
+        return found if self.team.decide(found is not None) else None
+
+    def _fits(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bool:
+        """Is this a state of this very model?"""
+        own = {name: value.shape for name, value in self.method.state_dict().items()}
+        theirs = {name: value.shape for name, value in _under("method.", tensors).items()}
+        return own == theirs and {"count", "stage", "history"} <= set(meta)
 
 
 def _scores(probs: Tensor, y: Tensor) -> Tensor:
@@ -514,13 +532,17 @@ class _Stage:
         for inputs in self._inputs():
             step(inputs)
         mean, bad = (self.total / self.done).item(), self.first_bad.item()
-        if not math.isinf(bad):
-            raise Diverged(
-                f"the loss was not a finite number in epoch {epoch + 1}, batch {int(bad) + 1} of "
-                f"stage {self.stage!r}; try a lower learning rate (now {self.recipe.lr:g}) or "
-                "gradient clipping (--clip 1)"
-            )
-        return mean
+        size = torch.stack(torch._foreach_norm([p.detach() for p in self.params])).sum()
+        if math.isinf(bad) and size.isfinite():
+            return mean
+        if math.isinf(bad):  # a gradient was not finite, and no later loss has shown it
+            what, where = "the weights were not finite numbers", "after the last batch"
+        else:
+            what, where = "the loss was not a finite number", f"batch {int(bad) + 1}"
+        raise Diverged(
+            f"{what} in epoch {epoch + 1}, {where} of stage {self.stage!r}; try a lower learning "
+            f"rate (now {self.recipe.lr:g}) or gradient clipping (--clip 1)"
+        )
 
     def _step(self) -> Callable[[Any], None]:
         trainer = self.trainer

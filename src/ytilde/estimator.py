@@ -129,7 +129,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         alike = {k: v for k, v in options.items() if k not in ("on_record", "monitor")}
         trainer = None
         try:
-            beside = (_fit_beside, self._new_method(), _sent(data), recipe, alike)
+            fresh = type(self.method_)(**self.method_.get_params())
+            beside = (_fit_beside, fresh, _sent(data), recipe, alike)
             with parallel.crew(self.devices, *beside):
                 trainer = fit_method(self.method_, data, recipe, **options)
             self.history_ = trainer.history
@@ -260,7 +261,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         else:
             x, given = clone(self)._check_training(X, y)
         classes = self.classes_ if folds == 0 else unique_labels(given)
-        labels = torch.from_numpy(np.searchsorted(classes, given))
+        place = {name: label for label, name in enumerate(classes.tolist())}
+        strange = [name for name in np.unique(given).tolist() if name not in place]
+        if strange:
+            raise BadInput(
+                f"y holds the label {strange[0]!r}, which the model was not fitted on; it knows "
+                f"{', '.join(map(str, list(place)[:10]))}{', ...' if len(place) > 10 else ''}"
+            )
+        labels = torch.tensor([place[name] for name in given.tolist()])
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
         return self.audit_data(data, folds=folds)
 
@@ -269,6 +277,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         if data.y.dim() > 1:
             raise BadInput("an audit needs one label a row; pixel labels are not audited yet")
         if folds == 0:
+            self._check_classes(data)
             T = self._own_transition(data)
             found = audit(self.predict_proba(data), data.y, transition=T, names=data.names)
             found.notes.append("In-sample: the model that judged the labels was trained on them.")
@@ -277,6 +286,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
             found = audit(probs, data.y, transition=T, names=data.names)
         found.context["images" if len(data.shape) > 1 else "rows"] = data.x
         return found
+
+    def _check_classes(self, data: Data) -> None:
+        if data.num_classes != len(self.classes_):
+            raise BadInput(
+                f"the data has {data.num_classes} classes, but the model was fitted on "
+                f"{len(self.classes_)}; fit it again"
+            )
 
     def _out_of_fold(self, data: Data, folds: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Clean posteriors, and T(x) where the method has one, by models that never saw the row."""

@@ -321,7 +321,7 @@ def fit_method(
         checkpoint_every=checkpoint_every,
         team=team,
     )
-    trainer.data, trainer.notes = train, notes
+    trainer.data, trainer.notes = train, [*notes, *trainer.notes]
     place(method, trainer.device)
     with team.sharing(method, trainer.device):
         method.fit(train, trainer)

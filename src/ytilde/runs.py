@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from . import parallel
-from .checkpoint import write_text
+from .checkpoint import TEMPORARY, write_text
 from .data import BadInput
 from .engine import Record
 
@@ -19,7 +19,11 @@ class Run:
 
     def __init__(self, folder: Path, lock: IO[str], new: bool) -> None:
         self.folder, self._lock, self._new = folder, lock, new
-        self._metrics = (folder / "metrics.jsonl").open("a")
+        path = folder / "metrics.jsonl"
+        cut = path.exists() and not path.read_bytes().endswith(b"\n")
+        self._metrics = path.open("a")
+        if cut:  # by a crash or a full disk
+            self._metrics.write("\n")
 
     @classmethod
     def open(cls, folder: Path, config: dict[str, Any], *, resume: bool, force: bool) -> Run:
@@ -31,7 +35,7 @@ class Run:
             raise BadInput(f"{folder} is a file; give --out another folder")
         if exists and not (resume or force):
             raise BadInput(f"{folder} holds a run already; use --resume, --force or another --out")
-        if folder.exists() and not exists and any(folder.iterdir()) and not resume:
+        if folder.exists() and not exists and not resume and any(map(_foreign, folder.iterdir())):
             raise BadInput(f"{folder} is not empty and holds no run; give --out another folder")
         if resume and exists:
             _same_run(cls.config(folder), config, folder)
@@ -44,6 +48,8 @@ class Run:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise BadInput(f"another process is writing to {folder}; wait for it to end") from None
+        for left in folder.rglob(f"{TEMPORARY}*"):  # by a process that was killed while it wrote
+            left.unlink(missing_ok=True)
         if force and not resume:
             _empty(folder)
         if not exists or not resume:
@@ -70,9 +76,9 @@ class Run:
         for line in lines:
             try:
                 record = json.loads(line)
-            except ValueError:
-                continue  # the line that a crash cut short
-            records[record["stage"], record["epoch"]] = record
+                records[record["stage"], record["epoch"]] = record
+            except (ValueError, TypeError, KeyError):
+                continue  # a line that a crash cut short
         return list(records.values())
 
     def log(self, record: Record) -> None:
@@ -120,6 +126,11 @@ def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
             f"{folder} was started with other settings ({', '.join(differ)}); "
             "repeat its command, or use --force"
         )
+
+
+def _foreign(path: Path) -> bool:
+    """A file that no run leaves which was killed before it began."""
+    return path.name not in (".lock", "metrics.jsonl") and not path.name.startswith(TEMPORARY)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,283 @@
+"""What goes wrong around a run: damaged files, full disks, signals, numbers that blow up."""
+
+import errno
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from test_cli import FAST, refused, wait_for, ytilde
+from ytilde import Classifier, checkpoint
+from ytilde.data import BadInput
+from ytilde.engine import Recipe
+from ytilde.method import create, fit_method
+from ytilde.runs import Run
+from ytilde.testing import blobs
+
+RECIPE = Recipe(epochs=5, batch_size=32, optimizer="adam", lr=0.01, val=0.2, device="cpu")
+
+
+def fit(folder, name="ce", resume=False, stop=None, **options):
+    """A small fit; `stop` raises after so many epochs, as a crash would."""
+    seen = []
+
+    def on_record(record):
+        seen.append(record)
+        if len(seen) == stop:
+            raise ZeroDivisionError
+
+    method = create(name)
+    options |= {"folder": folder, "resume": resume, "on_record": on_record}
+    trainer = fit_method(method, blobs(rate=0.2), RECIPE, backbone="mlp:width=8,depth=1", **options)
+    return {k: v.clone() for k, v in method.state_dict().items()}, trainer
+
+
+def cut(folder, name="ce", stop=4):
+    with pytest.raises(ZeroDivisionError):
+        fit(folder, name, stop=stop)
+
+
+def same(first, second):
+    return set(first) == set(second) and all(torch.equal(first[k], second[k]) for k in first)
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+def damaged(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "flipped":
+        path.write_bytes(content[:-5] + bytes([content[-5] ^ 4]) + content[-4:])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "text":
+        path.write_text("not a checkpoint")
+    elif how == "foreign":
+        checkpoint.save(path, {"method.other": torch.ones(3)}, {"count": 99, "stage": "main"})
+    elif how == "a model":
+        Classifier("ce", epochs=1).fit(np.eye(4), np.arange(4) % 2).save(path)
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "empty", "text", "foreign", "a model"])
+def test_the_older_checkpoint_serves_and_the_user_is_told(tmp_path, how):
+    whole, _ = fit(tmp_path / "whole")
+    cut(tmp_path / "cut")
+    paths = sorted((tmp_path / "cut").glob("checkpoint-*"))
+    assert len(paths) == 2
+    newer = max(paths, key=lambda path: checkpoint.load(path)[1]["count"])
+    damaged(newer, how)
+    state, trainer = fit(tmp_path / "cut", resume=True)
+    assert same(whole, state)
+    assert len(trainer.notes) == 1 and str(newer) in trainer.notes[0]
+    assert [r["epoch"] for r in trainer.history] == [1, 2, 3, 4, 5]
+
+
+def test_without_any_whole_checkpoint_the_stage_begins_again(tmp_path):
+    whole, _ = fit(tmp_path / "whole")
+    cut(tmp_path / "cut")
+    for path in (tmp_path / "cut").glob("checkpoint-*"):
+        damaged(path, "truncated")
+    state, trainer = fit(tmp_path / "cut", resume=True)
+    assert same(whole, state) and len(trainer.notes) == 2
+    assert len(trainer.history) == 5
+
+
+@pytest.mark.parametrize("part", ["stages/warm_up.safetensors", "cache/parts-*.safetensors"])
+def test_a_damaged_part_of_a_pipeline_is_made_again(tmp_path, part):
+    whole, before = fit(tmp_path / "whole", "ptd")
+    cut(tmp_path / "cut", "ptd", stop=3)
+    for path in (tmp_path / "cut").glob(part):
+        damaged(path, "flipped")
+    state, trainer = fit(tmp_path / "cut", "ptd", resume=True)
+    assert same(whole, state)
+    assert len(trainer.notes) == 1 and "made again" in trainer.notes[0]
+    assert [r["stage"] for r in trainer.history] == [r["stage"] for r in before.history]
+
+
+def test_a_thousand_corrupted_checkpoints(tmp_path):
+    """None is believed: a run's own checkpoint, cut, flipped, filled and shuffled at random."""
+    cut(tmp_path, stop=2)
+    path = next(tmp_path.glob("checkpoint-*"))
+    content, bad, rng = path.read_bytes(), tmp_path / "bad", random.Random(0)
+    for k in range(1000):
+        wrong, place = bytearray(content), rng.randrange(len(content))
+        if k % 4 == 0:
+            del wrong[place:]
+        elif k % 4 == 1:
+            wrong[place] ^= 1 << rng.randrange(8)
+        elif k % 4 == 2:
+            wrong[place : place + 64] = rng.randbytes(64)
+        else:
+            wrong[place:place] = wrong[: rng.randrange(1, 64)]
+        bad.write_bytes(wrong)
+        with pytest.raises(BadInput) as error:
+            checkpoint.load(bad)
+        assert str(bad) in str(error.value) and "\n" not in str(error.value)
+
+
+# ---- disks ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    data = blobs(200, rate=0.1)
+    frame = pd.DataFrame(data.x.numpy(), columns=list("abcdef")).assign(label=data.y)
+    frame.to_csv(folder / "d.csv", index=False)
+    return folder / "d.csv"
+
+
+def test_a_full_disk_ends_in_a_sentence_and_the_run_goes_on_later(table, tmp_path, monkeypatch):
+    words = ["fit", table, *FAST]
+    ytilde(*words, "--out", tmp_path / "whole")
+    write, count = checkpoint._write, iter(range(100))
+
+    def full(path, content):
+        if next(count) < 2:  # the config and a checkpoint still fit
+            return write(path, content)
+        path.write_bytes(content[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write", full)
+    refused(*words, "--out", tmp_path / "cut", match="No space left")
+    monkeypatch.undo()
+    names = {path.name for path in (tmp_path / "cut").iterdir()}
+    assert "config.json" in names and not any(name.startswith(".new-") for name in names)
+    checkpoint.load(next((tmp_path / "cut").glob("checkpoint-*")))
+    ytilde(*words, "--out", tmp_path / "cut", "--resume")
+    model = "model.safetensors"
+    assert (tmp_path / "cut" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+
+
+def test_a_full_disk_under_the_metrics(table, tmp_path, monkeypatch):
+    def full(self, record):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Run, "log", full)
+    refused("fit", table, *FAST, "--out", tmp_path / "r", match="No space left")
+
+
+def test_folders_that_cannot_be_written(table, tmp_path):
+    for out in ("/proc/run", "/proc/self/run"):
+        refused("fit", table, *FAST, "--out", out, match="cannot write")
+    ytilde("fit", table, *FAST, "--out", tmp_path / "r")
+    for out in ("/proc/predictions.csv", table / "below-a-file.csv"):
+        refused("predict", tmp_path / "r", table, "--out", out, match="cannot write")
+    refused("noise", table, "--out", "/proc/noisy.npz", match="cannot write")
+
+
+def test_what_a_killed_writer_left_is_swept_up(table, tmp_path):
+    folder = tmp_path / "r"
+    ytilde("fit", table, *FAST, "--out", folder)
+    (folder / "stages" / ".new-abc").write_text("half a file")
+    (folder / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text()[:-20])
+    ytilde("fit", table, *FAST, "--out", folder, "--resume")
+    assert not list(folder.rglob(".new-*"))
+    assert [r["epoch"] for r in Run.history(folder)] == [1, 2]  # the last line was cut off
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("[]\n{}\nnull\n")
+    assert len(Run.history(folder)) == 2
+
+
+# ---- signals -------------------------------------------------------------------------------------
+
+
+def test_sigterm_saves_and_exits_with_143(table, tmp_path):
+    words = ["fit", str(table), "--epochs", "30", *FAST[2:], "--optimizer", "adam"]
+    ytilde(*words, "--out", tmp_path / "whole")
+    command = [sys.executable, "-m", "ytilde", *words, "--out", str(tmp_path / "cut")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    wait_for(tmp_path / "cut" / "metrics.jsonl", lines=2)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 143 and "--resume" in said
+    ytilde(*words, "--out", tmp_path / "cut", "--resume")
+    model = "model.safetensors"
+    assert (tmp_path / "cut" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+
+
+def test_kills_of_a_pipeline(tmp_path):
+    """The benchmark of 200 kills, with a few: see benchmarks/kill_resume.py."""
+    script = Path(__file__).parents[1] / "benchmarks" / "kill_resume.py"
+    command = [sys.executable, script, "--kills", "3", "--methods", "ptd"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done
+    line = json.loads(done.stdout.splitlines()[-1])
+    assert line["kills"] == 3 and line["same_bits"] == line["runs"] >= 1
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_blows_up(table, tmp_path):
+    words = ["fit", table, "--epochs", "4", "--batch-size", "32", "--backbone", FAST[5]]
+    words += ["--method", "ce", "--optimizer", "sgd", "--lr", "1e20", "--out", tmp_path / "r"]
+    done = ytilde(*words, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "epoch 1, batch" in done.stderr and "--clip 1" in done.stderr
+
+
+def test_the_last_good_checkpoint_is_kept(tmp_path):
+    method = create("ce")
+    plain = method.loss
+
+    def loss(batch, step):
+        return plain(batch, step) * torch.where(step.epoch >= 2, torch.inf, 1.0)
+
+    method.loss = loss
+    with pytest.raises(RuntimeError, match="epoch 3, batch 1 of"):
+        fit_method(method, blobs(), RECIPE, backbone="mlp:width=8,depth=1", folder=tmp_path)
+    paths = sorted(tmp_path.glob("checkpoint-*"))
+    assert sorted(checkpoint.load(path)[1]["epoch"] for path in paths) == [1, 2]
+
+
+def test_weights_that_blow_up_in_the_very_last_step_are_noticed():
+    method = create("ce")
+    plain = method.loss
+
+    def loss(batch, step):  # a finite loss with an infinite gradient
+        last = (step.epoch >= 4) & (batch.index == batch.index).all()
+        w = next(method.net.parameters())
+        return plain(batch, step) + torch.where(last, (w - w.detach()).sum() * 3e38 * 3, 0.0)
+
+    method.loss = loss
+    with pytest.raises(RuntimeError, match=r"finite number.* epoch 5"):
+        fit_method(method, blobs(32), RECIPE, backbone="mlp:width=8,depth=1")
+
+
+# ---- another model's data ------------------------------------------------------------------------
+
+
+def test_labels_that_the_model_does_not_know():
+    data = blobs(90)
+    x, y = data.x.numpy(), np.array(["ant", "bee", "cow"])[data.y.numpy()]
+    clf = Classifier("ce", "mlp:width=8,depth=1", epochs=1).fit(x, y)
+    with pytest.raises(BadInput, match=r"'dog', which the model was not fitted on.* ant, bee, cow"):
+        clf.audit(x, np.where(y == "cow", "dog", y), folds=0)
+    with pytest.raises(BadInput, match="4 classes, but the model was fitted on 3"):
+        clf.audit_data(blobs(90, num_classes=4), folds=0)
+    assert len(clf.audit(x, y, folds=0).issues) == 90
+
+
+def test_data_that_changed_under_a_run(table, tmp_path):
+    copy = tmp_path / "d.csv"
+    shutil.copy(table, copy)
+    ytilde("fit", copy, *FAST, "--out", tmp_path / "r")
+    frame = pd.read_csv(copy)
+    frame.loc[0, "label"] = 2 if frame.label[0] != 2 else 1
+    frame.to_csv(copy, index=False)
+    refused("fit", copy, *FAST, "--out", tmp_path / "r", "--resume", match="fingerprint")
+    refused("audit", tmp_path / "r", "--folds", "0", match="has changed")
+    frame.assign(label=lambda f: f.label + 5).to_csv(tmp_path / "other.csv", index=False)
+    test = ["--test", tmp_path / "other.csv", "--out", tmp_path / "s"]
+    refused("fit", table, *FAST, *test, match="not one of the 3 classes")
