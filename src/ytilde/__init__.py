@@ -3,6 +3,7 @@
 from . import heads, losses, noise
 from .auditing import Audit, audit
 from .data import BadInput, Batch, Data, Spec, Step
+from .diagnosis import Diagnosis, diagnose
 from .engine import Recipe, Trainer
 from .estimator import Classifier
 from .method import Method, create, list_methods, register
@@ -14,6 +15,7 @@ __all__ = [
     "Batch",
     "Classifier",
     "Data",
+    "Diagnosis",
     "Method",
     "Recipe",
     "Spec",
@@ -21,6 +23,7 @@ __all__ = [
     "Trainer",
     "audit",
     "create",
+    "diagnose",
     "heads",
     "list_methods",
     "losses",

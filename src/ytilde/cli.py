@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -26,6 +27,7 @@ from . import __version__, datasets, noise, parallel, readers
 from .bench import bench_app
 from .checkpoint import write_atomic, write_csv
 from .data import BadInput, Data, unknown
+from .diagnosis import diagnose_data
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe
 from .estimator import RECIPE_FIELDS, Classifier
 from .method import create, list_methods, lookup
@@ -125,7 +127,7 @@ def fit(
     ctx: typer.Context,
     source: Source,
     label: Label = None,
-    method: Annotated[str, typer.Option(help="see `ytilde methods`")] = "elr",
+    method: Annotated[str, typer.Option(help="see `ytilde methods`; auto: a race")] = "elr",
     backbone: Annotated[str, typer.Option(help="name[:option=value,...] or auto")] = "auto",
     out_folder: Annotated[Path | None, typer.Option("--out", help="run folder")] = None,
     test: Annotated[str | None, typer.Option(help="test data, only measured on")] = None,
@@ -146,8 +148,9 @@ def fit(
     `ytilde methods NAME` lists the method's fields; `ytilde methods recipe` the recipe's.
     """
     out.quiet = parallel.join().rank > 0  # of the processes that torchrun starts one speaks
-    fields, settings = parse_flags(ctx.args, method)
-    create(method, **fields)  # a wrong field is refused before anything is read
+    auto = method == "auto"  # plain training has no fields, and neither has a choice
+    fields, settings = parse_flags(ctx.args, "ce" if auto else method)
+    made = method if auto else create(method, **fields)  # refuses a wrong field before reading
     seed = settings.pop("seed", 0)
     settings |= {"val": settings.get("val", 0.1)}
     read: dict[str, Any] = {
@@ -174,7 +177,7 @@ def fit(
     with Run.open(folder, config, resume=resume, force=force) as run:
         signal.signal(signal.SIGTERM, _terminated)
         own = {name: getattr(recipe, name) for name in RECIPE_FIELDS}
-        clf = Classifier(create(method, **fields), backbone, random_state=seed, **own)
+        clf = Classifier(made, backbone, random_state=seed, **own)
         monitor = (lambda trainer: _measure(trainer, tests)) if tests else None
         with _Bar() as bar:
 
@@ -185,6 +188,9 @@ def fit(
             trainer = clf.fit_data(
                 corrupted, folder=folder, resume=resume, monitor=monitor, on_record=on_record
             )
+        if auto:
+            count, name = len({line["method"] for line in clf.race_}), clf.method_.name
+            out.print(f"note: {name} chosen from {count} methods by noisy validation accuracy")
         for note in trainer.notes if trainer else []:
             out.print(f"note: {note}")
         clf.save(folder / "model.safetensors")
@@ -419,6 +425,43 @@ def export_command(
     to_onnx(clf, out_file)
     shape = ", ".join(map(str, ("N", *clf.shape_)))
     out.print(f"written: {out_file}  (x [{shape}] float32 -> log_probs)", markup=False)
+
+
+@app.command()
+def diagnose(
+    source: Source,
+    label: Label = None,
+    noise_text: Annotated[
+        str | None, typer.Option("--noise", help="corrupt first, e.g. instance:0.4")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="look at so many rows at most")] = 4000,
+    seed: Annotated[int, typer.Option()] = 0,
+    image_column: Annotated[str | None, typer.Option(help="column with image paths")] = None,
+    out_file: Annotated[Path | None, typer.Option("--out", help="JSON file to write")] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """How much noise, which classes, does it depend on the input; and what to do about it."""
+    found = readers.read(source, label=label, image_column=image_column, data_root=data_root).data
+    found, told = _corrupt(found, noise_text, Recipe(seed=seed))
+    result = diagnose_data(found, most=rows, seed=seed)
+    if told:
+        out.print(f"noise made: {100 * told['rate']:.1f} % of {len(found)} labels are wrong")
+    for sentence in result.reasons:
+        out.print(f"- {sentence}", markup=False)
+    table = Table("label", "given", "wrong, expected", "share", "mostly in truth")
+    pairs = result.audit.pairs
+    for line in result.audit.per_class.to_dict("records"):
+        mostly = pairs[pairs.given_label == line["label"]].predicted_label.tolist()[:1]
+        share = f"{100 * line['noise_rate']:.1f} %"
+        errors = f"{line['expected_errors']:.0f}"
+        cells = (line["label"], line["given"], errors, share, *(mostly or ["-"]))
+        table.add_row(*(escape(str(cell)) for cell in cells))
+    out.print(table)
+    for note in result.notes:
+        out.print(f"note: {note}", markup=False)
+    if out_file is not None:
+        result.to_json(out_file)
+        out.print(f"written: {out_file}")
 
 
 @app.command("noise")
