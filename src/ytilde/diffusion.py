@@ -174,35 +174,62 @@ class Diffusion(nn.Module):
         *,
         steps: int | None = None,
         eta: float = 0.0,
-        generator: torch.Generator,
+        generator: torch.Generator | None = None,
+        noise: Tensor | None = None,
     ) -> Tensor:
         """n draws of w for every row of features, [B, n, ...]; DTM, algorithm 2.
 
         eta = 0: DDIM, deterministic after the start; 1: ancestral. steps: fewer than M.
+        noise: `draws(n)`, the same for every row, in place of the generator's; a row's result then
+        depends on no other row, and a step that samples can be captured.
         """
-        features = features.repeat_interleave(n, 0)
-        w = self._start(len(features), generator)
-        path = self.schedule.path(steps)
-        for now, then in itertools.pairwise(path):
+        rows, features = len(features), features.repeat_interleave(n, 0)
+        shape = (rows * n, *self.shape)
+
+        def draw(k: int) -> Tensor:
+            if noise is not None:
+                return noise[k].repeat(rows, *[1] * len(self.shape))
+            if generator is None:
+                raise ValueError("sampling draws: give it a generator or the draws themselves")
+            return _randn(self.shift.new_empty(shape), generator)
+
+        w = self._start(draw(0)) if self.start != "zero" else self.shift.new_zeros(shape)
+        for k, (now, then) in enumerate(itertools.pairwise(self.schedule.path(steps)), 1):
             m, s = (torch.full((len(w),), i, device=w.device) for i in (now, then))
             w0 = self.schedule.to_x0(self._denoise(w, features, m), w, m, self.predict)
             w0 = w0.clamp(self.mean - self.clip * self.std, self.mean + self.clip * self.std)
-            noise = _randn(w, generator) if eta else torch.zeros_like(w)
-            w = self.schedule.step(w0, w, m, s, eta, noise)
+            w = self.schedule.step(w0, w, m, s, eta, draw(k) if eta else torch.zeros_like(w))
         return (w * self.scale + self.shift).unflatten(0, (-1, n))
 
-    def _denoise(self, w: Tensor, features: Tensor, m: Tensor) -> Tensor:
-        features = (features.to(w.dtype) - self.feature_mean) / self.feature_std
-        return self.denoiser(w, features, m).to(w.dtype)
+    def draws(self, n: int, generator: torch.Generator, *, steps: int | None = None) -> Tensor:
+        """The noise of n samples for `sample`: the start's and each step's, [1 + steps, n, ...]."""
+        return torch.randn(len(self.schedule.path(steps)), n, *self.shape, generator=generator)
 
-    def _start(self, n: int, generator: torch.Generator) -> Tensor:
-        w = torch.zeros(n, *self.shape, device=self.shift.device, dtype=self.shift.dtype)
-        if self.start == "zero":
-            return w
-        noise = _randn(w, generator)
+    def regression(self, w0: Tensor, features: Tensor) -> Tensor:
+        """Squared error of w0 predicted without any w_m, mean over w's entries: [B].
+
+        The plain regression that a diffusion has to beat: same network, same targets.
+        """
+        wanted = (w0.to(self.shift.dtype) - self.shift) / self.scale
+        return (self._regress(features) - wanted).square().flatten(1).mean(1)
+
+    def regress(self, features: Tensor) -> Tensor:
+        """w of features by the network that `regression` trained, [B, ...]."""
+        return self._regress(features) * self.scale + self.shift
+
+    def _regress(self, features: Tensor) -> Tensor:
+        nothing = self.shift.new_zeros(len(features), *self.shape)
+        return self._denoise(nothing, features, torch.zeros_like(nothing.flatten(1)[:, 0]))
+
+    def _denoise(self, w: Tensor, features: Tensor, m: Tensor) -> Tensor:
+        with torch.autocast(w.device.type, enabled=False):
+            features = (features.to(w.dtype) - self.feature_mean) / self.feature_std
+            return self.denoiser(w, features, m).to(w.dtype)
+
+    def _start(self, noise: Tensor) -> Tensor:
         if self.start == "normal":
             return noise
-        ab = self.schedule.alpha_bar[-1].to(w.dtype)
+        ab = self.schedule.alpha_bar[-1].to(noise.dtype)
         return ab.sqrt() * self.mean + (ab * self.std.square() + 1 - ab).sqrt() * noise
 
 

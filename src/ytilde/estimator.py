@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from . import checkpoint, parallel
 from .auditing import Audit, audit
 from .data import IGNORE, BadInput, Batch, Data
+from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
 from .transition import confident_joint
@@ -35,7 +36,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     """A classifier that survives wrong labels, and knows which ones they are.
 
     method: a name (see `list_methods()`) or an unbuilt Method. backbone: a name, "auto", or your
-    own nn.Module that returns features. What is left at None is chosen by the kind of data.
+    own nn.Module that returns features. encoder: a file made by `ytilde pretrain`, from which its
+    networks start; pretrain: make one first, as in "simclr:epochs=100".
+    What is left at None is chosen by the kind of data.
     X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]). y: ints or strings.
     devices: so many GPUs (or CPU processes) train together, with the result of one; a script that
     uses them needs `if __name__ == "__main__":`.
@@ -64,6 +67,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         devices: int = 1,
+        encoder: str | Path | None = None,
+        pretrain: str | None = None,
     ) -> None:
         self.method = method
         self.backbone = backbone
@@ -85,6 +90,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.device = device
         self.devices = devices
+        self.encoder = encoder
+        self.pretrain = pretrain
 
     # ---- fitting ------------------------------------------------------------------------------
 
@@ -118,7 +125,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
         self.method_ = self._new_method()
-        self.recipe_, self._backbone_ = recipe, backbone_name(data, self.backbone)
+        encoder = None if self.encoder is None else Encoder.load(self.encoder)
+        self.recipe_, self._backbone_ = recipe, backbone_name(data, self.backbone, encoder)
         self.history_: History = []
 
         def record(line: Record) -> None:
@@ -126,6 +134,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             on_record(line)
 
         options |= {"backbone": self._backbone_, "weights": weights, "on_record": record}
+        options |= {"encoder": encoder, "pretrain": self.pretrain}
         alike = {k: v for k, v in options.items() if k not in ("on_record", "monitor")}
         trainer = None
         try:
@@ -135,7 +144,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 trainer = fit_method(self.method_, data, recipe, **options)
             self.history_ = trainer.history
         except KeyboardInterrupt:
-            if not self.history_:
+            if not hasattr(self.method_, "spec") or not self.history_:
                 raise  # nothing to keep
             warnings.warn("fit was interrupted: the model of the last whole epoch is kept")
         self.interrupted_ = trainer is None
@@ -335,6 +344,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         params = self.get_params(deep=False)
         params |= {"method": None, "random_state": None}
+        params["encoder"] = None if self.encoder is None else str(self.encoder)
         # a network of the user's own is not written: Classifier.load takes it again
         params["backbone"] = self._backbone_ if isinstance(self._backbone_, str) else None
         meta = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import os
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -16,11 +17,13 @@ from torch import Tensor, nn
 
 from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
+from .contrastive import Settings, simclr
 from .data import BadInput, Batch, Data, Spec, Step, unknown
-from .engine import RandomState, Recipe, Record, Trainer
+from .encoder import Encoder
+from .engine import RandomState, Recipe, Record, Trainer, hash_of
 from .heads import Head, Softmax, Upsampled
 from .losses import mean
-from .readers import split
+from .readers import fingerprint, split
 from .transition import noisy_posterior
 from .tuning import settle
 
@@ -110,6 +113,10 @@ class Method(nn.Module):
         variance = self.net.head.variance(self.net.features(x))
         return None if variance is None else variance.sum(-1)
 
+    def pretraining(self, shape: tuple[int, ...]) -> str | None:
+        """The pre-training that it wants for such inputs, unless an encoder is given."""
+        return None
+
     # ---- shared ---------------------------------------------------------------------------------
 
     def new_net(self) -> Net:
@@ -144,7 +151,7 @@ class Method(nn.Module):
         # a generator cannot be copied; it serves only build and fit
         state = dict(self.__dict__)
         if "spec" in state:
-            state["spec"] = dataclasses.replace(state["spec"], generator=None)  # type: ignore[arg-type]
+            state["spec"] = replace(state["spec"], generator=None)  # type: ignore[arg-type]
         return state
 
     def __repr__(self) -> str:
@@ -229,11 +236,19 @@ def _check_field(name: str, cls: type[Method], field: str, value: Any) -> None:
 
 
 def make_spec(
-    data: Data, backbone: str | nn.Module | Callable[[], nn.Module], recipe: Recipe
+    data: Data,
+    backbone: str | nn.Module | Callable[[], nn.Module],
+    recipe: Recipe,
+    encoder: Encoder | None = None,
 ) -> Spec:
-    """What the method may know: sizes, a factory of backbones, the inputs' mean and sd."""
+    """What the method may know: sizes, a factory of backbones, the inputs' mean and sd.
+
+    encoder: what the backbones start from; the inputs' mean and sd are then its own.
+    """
     shape = data.shape
-    factory = BackboneFactory(backbone_name(data, backbone), shape)
+    factory = BackboneFactory(backbone_name(data, backbone, encoder), shape, encoder)
+    if encoder:
+        encoder.check_shape(shape)
     sample = _sample(data, recipe)
     axes = (0, 2, 3) if len(shape) == 3 else (0,)
     mean_, std = sample.mean(axes, keepdim=True)[0], sample.std(axes, keepdim=True, correction=0)[0]
@@ -246,27 +261,37 @@ def make_spec(
         backbone=factory,
         dim=int(dim),  # type: ignore[arg-type]
         generator=recipe.generator("init", "method"),
-        mean=mean_,
-        std=torch.where(std > 1e-6, std, torch.ones_like(std)),
+        mean=encoder.mean if encoder else mean_,
+        std=encoder.std if encoder else torch.where(std > 1e-6, std, torch.ones_like(std)),
     )
 
 
 @dataclass(frozen=True)
 class BackboneFactory:
-    """Makes networks of one kind: a registered name with options, or copies of a user's module."""
+    """Makes networks of one kind: a registered name with options, or copies of a user's module.
+
+    With an encoder, each starts from its weights.
+    """
 
     backbone: Any
     shape: tuple[int, ...]
+    encoder: Encoder | None = None
 
     def __call__(self) -> nn.Module:
         if isinstance(self.backbone, str):
-            return create_backbone(self.backbone, self.shape)
-        return copy.deepcopy(as_backbone(self.backbone, self.shape))
+            made: nn.Module = create_backbone(self.backbone, self.shape)
+        else:
+            made = copy.deepcopy(as_backbone(self.backbone, self.shape))
+        if self.encoder:
+            self.encoder.into(made)
+        return made
 
 
-def backbone_name(data: Data, backbone: Any) -> Any:
+def backbone_name(data: Data, backbone: Any, encoder: Encoder | None = None) -> Any:
     """The name that "auto" stands for with these inputs and labels; anything else as it is."""
     auto = isinstance(backbone, str) and backbone == "auto"
+    if auto and encoder and encoder.backbone:
+        return encoder.backbone
     return default_backbone(data.shape, pixels=data.y.dim() > 1) if auto else backbone
 
 
@@ -289,16 +314,25 @@ def fit_method(
     monitor: Callable[[Trainer], Record] | None = None,
     on_record: Callable[[Record], None] = lambda record: None,
     checkpoint_every: float = 0.0,
+    encoder: Encoder | str | Path | None = None,
+    pretrain: str | None = None,
 ) -> Trainer:
     """Hold out noisy validation, build the method, train it; returns the trainer with its history.
 
-    The method sees neither clean labels nor the validation rows.
+    The method sees neither clean labels nor the validation rows. encoder: a file (or an Encoder)
+    that its networks start from; pretrain: make one first, as in "simclr:epochs=100".
     """
     team = parallel.team()
     if team.size > 1 and not method.distributable:
         raise BadInput(f"{method.name} trains in one process only; leave torchrun or devices out")
     data = data.without_clean()
-    own = {"backbone": backbone, "weights": weights}
+    if encoder is not None and pretrain:
+        raise BadInput("give encoder or pretrain, not both: an encoder is what pretrain makes")
+    if isinstance(encoder, str | Path):
+        encoder = Encoder.load(encoder)
+    if wanted := None if encoder else pretrain or method.pretraining(data.shape):
+        encoder = pretrained(data, backbone, recipe, wanted, folder, on_record)
+    own = {"backbone": backbone, "weights": weights, "encoder": encoder}
     notes = settle(method, recipe, lambda m, r: fit_method(m, data, r, **own), folder, resume)
     train, val = data, None
     if recipe.val:
@@ -306,7 +340,7 @@ def fit_method(
         if len(held):
             train, val = data.rows(kept), data.rows(held)
             weights = None if weights is None else weights[kept]
-    spec = make_spec(train, backbone, recipe)
+    spec = make_spec(train, backbone, recipe, encoder)
     with RandomState(recipe.seed_of("init"), torch.device("cpu"))():
         method.build(spec)
     trainer = Trainer(
@@ -327,6 +361,32 @@ def fit_method(
         method.fit(train, trainer)
     method.eval()
     return trainer
+
+
+def pretrained(
+    data: Data,
+    backbone: Any,
+    recipe: Recipe,
+    text: str,
+    folder: Path | None = None,
+    on_record: Callable[[Record], None] = lambda record: None,
+) -> Encoder:
+    """An encoder of all the inputs, validation rows included: labels play no part in it.
+
+    Kept under the hash of what went into it, in the run's folder or, where $YTILDE_CACHE names
+    one, in a folder that runs share: as the seed is the encoder's own, so is the encoder theirs.
+    """
+    settings = Settings.parse(text)
+    spec = make_spec(data, backbone, Recipe(seed=settings.seed))
+    shared = os.environ.get("YTILDE_CACHE")
+    root = Path(shared) if shared else folder / "pretrain" if folder else None
+    if root:
+        labels = torch.zeros(len(data), dtype=torch.int64)
+        inputs = fingerprint(replace(data, y=labels, num_classes=0, names=None))
+        name = backbone_name(data, backbone)
+        name = name if isinstance(name, str) else spec.backbone().state_dict()
+        root = root / f"simclr-{hash_of([inputs, dataclasses.asdict(settings), name])}"
+    return simclr(spec, data, settings, recipe, folder=root, on_record=on_record)
 
 
 def place(method: Method, device: torch.device) -> None:
