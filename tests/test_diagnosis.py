@@ -1,0 +1,149 @@
+"""The diagnosis: leave-one-out by hand, what its test finds and what not, and its words."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from ytilde import BadInput, diagnose, noise
+from ytilde.data import Data
+from ytilde.diagnosis import Kernel, _local_gain, _recommend, _ridged, dependence, diagnose_data
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x, y = load_digits(return_X_y=True)
+    return torch.from_numpy(x).float()[:1000], torch.from_numpy(y)[:1000]
+
+
+def test_leave_one_out_is_refitting_without_the_row():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 3, (12,), generator=generator)
+    kernel = _ridged(torch.cdist(x, x).square(), 0.7)
+    got = kernel.leave_one_out(y, 3)
+    K = torch.linalg.inv(kernel.inverse)  # with its ridge
+    Y = torch.nn.functional.one_hot(y, 3).double()
+    prior = Y.mean(0)
+    for i in range(12):
+        rest = [j for j in range(12) if j != i]
+        alpha = torch.linalg.solve(K[rest][:, rest], (Y - prior)[rest])
+        assert torch.allclose(got[i], K[i, rest] @ alpha + prior, atol=1e-9)
+
+
+def test_local_gain_by_hand():
+    """Two classes far apart: the gain of the clear rows, written as loops."""
+    generator = torch.Generator().manual_seed(1)
+    truth = torch.arange(80) % 2
+    x = torch.randn(80, 2, generator=generator, dtype=torch.float64) + 20 * truth[:, None]
+    y = torch.where(torch.rand(80, generator=generator) < 0.2, 1 - truth, truth)
+    kernel = _ridged(torch.cdist(x, x).square(), 3.0)
+    gain, predicted, T = _local_gain(kernel, y, 2)
+    scores = kernel.leave_one_out(y, 2)
+    total, count = 0.0, 0
+    for c in range(2):
+        rows = [i for i in range(80) if scores[i, c] > scores[i, 1 - c]]
+        rows.sort(key=lambda i: -float(scores[i, c] - scores[i, 1 - c]))
+        rows = rows[: len(rows) // 2]
+        near = min(15, len(rows) // 4)
+        assert T[c, c] == pytest.approx(sum(int(y[i]) == c for i in rows) / len(rows))
+        for i in rows:
+            others = sorted((j for j in rows if j != i), key=lambda j: float((x[i] - x[j]).norm()))
+            of_class = sum(int(y[j]) == int(y[i]) for j in others)
+            base = (of_class + 0.25) / (len(rows) - 0.5)
+            votes = sum(int(y[j]) == int(y[i]) for j in others[:near])
+            total += np.log((votes + near * base) / (2 * near)) - np.log(base)
+            count += 1
+    assert gain == pytest.approx(total / count, abs=1e-9)
+    assert torch.equal(predicted, scores.argmax(1))
+
+
+def test_finds_instance_noise_and_not_class_noise(digits):
+    x, clean = digits
+    generator = torch.Generator().manual_seed(3)
+    p = {}
+    for text in ("instance:0.35", "symmetric:0.35", "pair:0.25"):
+        y = noise.corrupt(text, x, clean, 10, generator=generator).y
+        model = Kernel.fit(x, y, 10)
+        p[text] = dependence(model, y, 10, draws=39, generator=generator).p_value
+    assert p["instance:0.35"] <= 0.05 < min(p["symmetric:0.35"], p["pair:0.25"])
+
+
+def test_tells_rate_classes_and_method(digits, tmp_path):
+    x, clean = digits
+    made = noise.corrupt("pair:0.3", x, clean, 10, generator=torch.Generator().manual_seed(0))
+    found = diagnose(x.numpy(), made.y.numpy(), draws=19, heads=False)
+    rate = found.audit.noise_rate
+    assert rate.low <= made.rate <= rate.high and abs(rate - made.rate) < 0.05
+    top = found.audit.pairs.head(5)  # class i is given as i + 1
+    assert ((top.given_label - top.predicted_label) % 10 == 1).all()
+    assert found.method == "volminnet" and "volminnet" in found.summary()
+    found.to_json(tmp_path / "d.json")
+    told = json.loads((tmp_path / "d.json").read_text())
+    assert told["noise_rate"]["value"] == pytest.approx(float(rate)) and told["rows"] == 1000
+
+
+def test_clean_labels_need_no_robust_method(digits):
+    x, clean = digits
+    found = diagnose(x, clean, draws=9, heads=False)
+    assert found.audit.noise_rate < 0.03 and not found.dependence.conclusive
+    assert "cannot be told" in found.summary()
+
+
+def test_heads_are_compared_on_held_out_labels(digits):
+    x, clean = digits
+    found = diagnose(x[:400], clean[:400], draws=4, heads=True)
+    assert found.heteroscedastic is not None and found.heteroscedastic.rows == 400
+    assert 0 <= found.heteroscedastic.p_value <= 1 and "heteroscedastic" in found.summary()
+
+
+def test_same_seed_same_answer_and_no_global_state(digits):
+    x, clean = digits
+    state = torch.get_rng_state()
+    first, second = (diagnose(x, clean, draws=5, heads=False, most=300, seed=4) for _ in range(2))
+    assert first.dependence == second.dependence and first.rows == 300
+    assert any("300 of 1000" in note for note in first.notes)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_pictures_are_seen_by_a_network_that_knows_not_their_labels():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(260) % 2
+    x = 0.2 * torch.rand(260, 3, 8, 8, generator=generator) + 0.7 * y[:, None, None, None]
+    data = Data((255 * x).clamp(0, 255).to(torch.uint8), y, 2, names=("day", "night"))
+    found = diagnose_data(data, draws=3, heads=False)
+    assert found.rows == 130 and found.of == 260
+    assert any("other half" in note for note in found.notes)
+
+
+def test_names_and_missing_labels(digits):
+    x, clean = digits
+    text = np.array([f"n{int(c)}" for c in clean])
+    assert "n" in str(diagnose(x, text, draws=3, heads=False).audit.per_class.label[0])
+    missing = clean.clone()
+    missing[:50] = -1
+    assert diagnose(x, missing, draws=3, heads=False).rows == 950
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "words"),
+    [
+        (np.zeros((200, 3)), np.zeros(100), "one label a row"),
+        (np.full((200, 3), np.nan), np.arange(200) % 2, "NaN"),
+        (np.zeros((20, 3)), np.arange(20) % 2, "at least 100"),
+        (np.zeros((200, 3)), np.zeros(200, dtype=int), "at least 100"),
+    ],
+)
+def test_bad_input_in_a_sentence(features, labels, words):
+    with pytest.raises(BadInput, match=words):
+        diagnose(features, labels)
+
+
+def test_advice_follows_the_evidence(digits):
+    x, clean = digits
+    made = noise.corrupt("instance:0.4", x, clean, 10, generator=torch.Generator().manual_seed(0))
+    found = diagnose(x, made.y, draws=19, heads=False)
+    method, reasons = _recommend(found.audit, found.dependence, None)
+    assert method == "elr" and any("depends on the input" in reason for reason in reasons)
