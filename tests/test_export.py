@@ -68,6 +68,13 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert len(set(found.argmax(-1))) > 1
 
 
+def test_a_fit_names_only_files_that_it_writes(tmp_path, capsys):
+    data = shapes(2, torch.Generator().manual_seed(0), side=8)
+    for given, there in ((data, False), (load("digits"), True)):
+        cli._print_summary({}, given, {}, tmp_path)
+        assert ("predictions.csv" in capsys.readouterr().out) is there
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [

@@ -50,6 +50,7 @@ def large(n, names):
         "index": np.arange(n), "given_label": shown[np.arange(n) % k],
         "predicted_label": shown[(np.arange(n) + 1) % k], "label_quality": 1 - p,
         "is_label_issue": p > 0.5, "predicted_prob": p, "p_wrong": p, "ambiguity": 1 - p,
+        "runner_up_label": shown[(np.arange(n) + 2) % k],
     })  # fmt: skip
     columns = ("given", "issues", "expected_errors", "noise_rate", "expected_true", "lost_rate")
     per_class = pd.DataFrame({"label": shown} | {name: np.full(k, 0.5) for name in columns})
@@ -186,6 +187,10 @@ def test_gallery_shows_the_worst_and_apart_the_ambiguous(tmp_path):
     assert p == sorted(p, reverse=True)
     kept = issues[~issues.is_label_issue].ambiguity.nlargest(12)
     assert [float(a["data-ambiguity"]) for a in unclear] == pytest.approx(kept.to_list())
+    for a in unclear:  # the class that ties with the given one is named
+        row = issues.loc[int(a["data-row"])]
+        other = {row.predicted_label, row.runner_up_label} - {row.given_label}
+        assert any(f"{row.given_label}  or  {name}" in page.text for name in other)
     for a in cards:
         row = issues.loc[int(a["data-row"])]
         assert (a["data-given"], a["data-suggested"]) == (

@@ -264,6 +264,7 @@ def _card(issue: Any, source: _Source) -> dict[str, Any]:
         "row": row,
         "given": _text(issue.given_label),
         "suggested": _text(issue.predicted_label),
+        "runner_up": _text(issue.runner_up_label),
         "p_wrong": float(issue.p_wrong),
         "sure": float(issue.predicted_prob),
         "ambiguity": float(issue.ambiguity),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import socket
 import sqlite3
 import threading
@@ -401,7 +402,7 @@ def _page(review: Review) -> tuple[str, str]:
     """The page, and the policy that lets it run its own script and load its own pictures alone."""
     own = own_parts("review")
     run = _text(review.run, 200)
-    page = template("review.html").render(run=run, script=own.script, style=own.style)
+    page = template("review.html").render(run=run, quoted=shlex.quote(run), **own._asdict())
     policy = (
         f"default-src 'none'; script-src {digest(own.script)}; style-src {digest(own.style)}; "
         "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
