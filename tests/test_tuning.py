@@ -10,7 +10,7 @@ from ytilde.datasets import load
 from ytilde.engine import Diverged
 from ytilde.method import fit_method
 from ytilde.methods.het import TAUS
-from ytilde.tuning import race, rungs, settle
+from ytilde.tuning import SHORT_LIST, race, rungs, settle
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +118,34 @@ def test_het_goes_by_likelihood_and_never_sees_clean_labels(digits):
         chosen.append(method.race_)
     assert chosen[0] == chosen[1] and len(chosen[0]) == len(TAUS)
     assert method.tau == min(chosen[0], key=lambda line: line["nll"])["tau"]
+
+
+def test_auto_method_wins_its_race_and_sees_no_clean_labels(digits):
+    """The chosen one has the best noisy validation of those trained to the end."""
+    clf = Classifier("auto", "mlp:width=16", epochs=9, random_state=0)
+    clf.fit_data(digits)
+    assert {line["method"] for line in clf.race_} == set(SHORT_LIST)
+    final = [line for line in clf.race_ if line["epochs"] == 9]
+    assert clf.method_.name == max(final, key=lambda line: line["accuracy"])["method"]
+    again = Classifier("auto", "mlp:width=16", epochs=9, random_state=0)
+    garbage = torch.zeros_like(digits.y)
+    again.fit_data(Data(digits.x, digits.y, 10, clean=garbage))
+    assert again.race_ == clf.race_
+
+
+def test_auto_method_is_saved_as_what_it_chose(digits, tmp_path):
+    clf = Classifier("auto", "mlp:width=8", epochs=3).fit(digits.x.numpy(), digits.y.numpy())
+    clf.save(tmp_path / "m.safetensors")
+    back = Classifier.load(tmp_path / "m.safetensors")
+    assert back.method_.name == clf.method_.name
+    x = digits.x.numpy()
+    assert (back.predict_proba(x) == clf.predict_proba(x)).all()
+
+
+def test_auto_method_goes_on_with_its_race(digits, tmp_path):
+    clf = Classifier("auto", "mlp:width=8", epochs=3)
+    clf.fit_data(digits, folder=tmp_path)
+    known = (tmp_path / "methods.json").read_bytes()
+    again = Classifier("auto", "mlp:width=8", epochs=3)
+    again.fit_data(digits, folder=tmp_path, resume=True)
+    assert again.race_ == clf.race_ and (tmp_path / "methods.json").read_bytes() == known

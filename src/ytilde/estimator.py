@@ -25,6 +25,7 @@ from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
 from .transition import confident_joint
+from .tuning import SHORT_LIST, choose_method
 
 RECIPE_FIELDS = (
     "epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule", "augment",
@@ -35,7 +36,8 @@ RECIPE_FIELDS = (
 class Classifier(ClassifierMixin, BaseEstimator):
     """A classifier that survives wrong labels, and knows which ones they are.
 
-    method: a name (see `list_methods()`) or an unbuilt Method. backbone: a name, "auto", or your
+    method: a name (see `list_methods()`), an unbuilt Method, or "auto": the best of a short list by
+    noisy validation (`race_` is what was seen). backbone: a name, "auto", or your
     own nn.Module that returns features. encoder: a file made by `ytilde pretrain`, from which its
     networks start; pretrain: make one first, as in "simclr:epochs=100".
     What is left at None is chosen by the kind of data.
@@ -124,7 +126,6 @@ class Classifier(ClassifierMixin, BaseEstimator):
         recipe = self._recipe(data)
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
-        self.method_ = self._new_method()
         encoder = None if self.encoder is None else Encoder.load(self.encoder)
         self.recipe_, self._backbone_ = recipe, backbone_name(data, self.backbone, encoder)
         self.history_: History = []
@@ -135,6 +136,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
         options |= {"backbone": self._backbone_, "weights": weights, "on_record": record}
         options |= {"encoder": encoder, "pretrain": self.pretrain}
+        self.method_ = self._auto_method(data, options) if self._is_auto() else self._new_method()
         alike = {k: v for k, v in options.items() if k not in ("on_record", "monitor")}
         trainer = None
         try:
@@ -151,6 +153,22 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.method_.eval()
         self._class_transition_ = self._estimate_transition(data)
         return trainer
+
+    def _is_auto(self) -> bool:
+        return isinstance(self.method, str) and self.method == "auto"
+
+    def _auto_method(self, data: Data, options: dict[str, Any]) -> Method:
+        """The winner of a race of SHORT_LIST; the options are those of the fit that follows."""
+        own = {k: v for k, v in options.items() if k not in ("folder", "on_record", "monitor")}
+        name, self.race_ = choose_method(
+            SHORT_LIST,
+            create,
+            self.recipe_,
+            lambda method, recipe: fit_method(method, data, recipe, **(own | {"resume": False})),
+            options.get("folder"),
+            options.get("resume", False),
+        )
+        return create(name)
 
     def _new_method(self) -> Method:
         if isinstance(self.method, Method):
@@ -314,6 +332,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
         for train, held in parts.split(np.zeros(len(data)), labels):
             fitted = clone(self)
+            if self._is_auto() and hasattr(self, "method_"):
+                fitted.set_params(method=self.method_.name)  # one race is enough
             fitted.fit_data(data.rows(torch.from_numpy(train)))
             rest = data.rows(torch.from_numpy(held))
             probs[held] = fitted.predict_proba(rest)
