@@ -412,16 +412,32 @@ def test_truncated_and_unreadable_images_are_named(tmp_path, lazy):
     path = tmp_path / "b/2.jpg"
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(BadInput, match=r"2\.jpg cannot be read"):
-        read(tmp_path, lazy=lazy).data.x[torch.arange(2)]
+        read(tmp_path, lazy=lazy, strict=True).data.x[torch.arange(2)]
     path.write_bytes(b"not an image")
     with pytest.raises(BadInput, match=r"2\.jpg cannot be read"):
-        read(tmp_path, lazy=lazy)
+        read(tmp_path, lazy=lazy, strict=True)
     Image.fromarray(RANDOM.integers(0, 2**16, (40, 40)).astype(np.uint16)).save(
         path.with_suffix(".png")
     )
     path.unlink()
     with pytest.raises(BadInput, match="more than 8 bits"):
-        read(tmp_path, lazy=lazy).data.x[torch.arange(2)]
+        read(tmp_path, lazy=lazy, strict=True).data.x[torch.arange(2)]
+
+
+def test_what_cannot_be_read_is_told_and_black(tmp_path):
+    for name in ("a/1.png", "a/2.png", "b/3.png"):
+        save(tmp_path / name, 8, 8)
+    (tmp_path / "a/2.png").write_bytes(b"")
+    data = read(tmp_path).data
+    assert data.lazy and len(data) == 3
+    part = data.rows(torch.tensor([1, 2]))
+    x, readable = images.read_rows(part.x, torch.tensor([1, 0]))
+    assert readable.tolist() == [True, False] and (x[1] == 0).all() and (x[0] > 0).any()
+    assert images.row_name(part.x, 0).endswith("2.png")
+    for path in tmp_path.glob("*/*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(BadInput, match=r"1\.png cannot be read"):
+        read(tmp_path)
 
 
 def test_large_sets_are_lazy_and_can_be_pickled(tmp_path, monkeypatch):
@@ -447,7 +463,7 @@ def test_table_of_image_paths(tmp_path):
     assert torch.equal(again.data.x, source.data.x)
     broken = csv(tmp_path / "e.csv", "file,label\npictures/9.png,x\npictures/0.png,y\n")
     with pytest.raises(BadInput, match=r"9\.png does not exist"):
-        read(broken)
+        read(broken, strict=True)
 
 
 # ------------------------------------------------------------------ Datasets

@@ -13,11 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 
 from test_cli import FAST, refused, wait_for, ytilde
-from ytilde import Classifier, checkpoint
+from ytilde import Classifier, checkpoint, images, readers
 from ytilde.data import BadInput
-from ytilde.engine import Recipe
+from ytilde.engine import Recipe, Trainer
 from ytilde.method import create, fit_method
 from ytilde.runs import Run
 from ytilde.testing import blobs
@@ -281,3 +282,69 @@ def test_data_that_changed_under_a_run(table, tmp_path):
     frame.assign(label=lambda f: f.label + 5).to_csv(tmp_path / "other.csv", index=False)
     test = ["--test", tmp_path / "other.csv", "--out", tmp_path / "s"]
     refused("fit", table, *FAST, *test, match="not one of the 3 classes")
+
+
+# ---- data larger than memory ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Twenty JPEGs of two classes, one of them cut short."""
+    rng = np.random.default_rng(0)
+    for k in range(20):
+        array = rng.integers(0, 100, (12, 12, 3)) + 150 * (k % 2)
+        path = tmp_path / "pictures" / "ab"[k % 2] / f"{k}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(array.astype(np.uint8)).save(path)
+    path.write_bytes(path.read_bytes()[:-200])
+    return tmp_path / "pictures"
+
+
+def test_an_unreadable_image_takes_no_part_and_is_named(pictures, tmp_path):
+    words = [
+        "fit",
+        pictures,
+        *FAST[:4],
+        "--method",
+        "elr",
+        "--backbone",
+        "lenet5",
+        "--workers",
+        "1",
+    ]
+    done = ytilde(*words, "--out", tmp_path / "r")
+    assert "cannot be read" in done.stdout and "19.jpg" in done.stdout
+    assert Path((tmp_path / "r" / "unreadable.txt").read_text().strip()).name == "19.jpg"
+    assert len(pd.read_csv(tmp_path / "r" / "predictions.csv")) == 20
+    refused(*words, "--strict", "--out", tmp_path / "s", match="19.jpg cannot be read")
+    refused("predict", tmp_path / "r", pictures, "--out", tmp_path / "p.csv", match="19.jpg")
+
+
+def test_a_parquet_of_paths_is_read_lazily(pictures, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(images, "LIMIT", 100)
+    paths = [p for p in sorted(pictures.glob("*/*.jpg")) if p.name != "19.jpg"]
+    frame = pd.DataFrame({"file": [str(p) for p in paths], "label": [p.parent.name for p in paths]})
+    frame.to_parquet(tmp_path / "d.parquet")
+    data = readers.read(tmp_path / "d.parquet").data
+    assert data.lazy and len(data) == 19
+    method, recipe = create("ce"), Recipe(epochs=2, batch_size=4, workers=2, val=0.0, device="cpu")
+    seen = []
+    plain = method.loss
+    method.loss = lambda batch, step: seen.append(batch) or plain(batch, step)
+    fit_method(method, data, recipe, backbone="lenet5")
+    assert all(batch.x.shape[1:] == (3, 12, 12) and batch.x.max() <= 1 for batch in seen)
+    assert sum(len(batch.x) for batch in seen) >= 2 * 16
+
+
+def test_an_unreadable_row_has_the_label_of_nothing(pictures):
+    data = readers.read(pictures, lazy=True).data
+    recipe = Recipe(batch_size=4, workers=0, device="cpu")
+    trainer = Trainer(create("ce"), recipe)
+    rows = list(torch.arange(20).split(4))
+    batches = list(trainer.read_ahead(data, rows))
+    y = torch.cat([batch.y for batch in batches])
+    bad = [i for i, path in enumerate(data.x.paths) if path.endswith("19.jpg")]
+    assert (y == -1).nonzero().flatten().tolist() == bad
+    assert len(trainer.unreadable) == len(trainer.notes) == 1
+    assert (data.y >= 0).all()  # the data itself is not touched

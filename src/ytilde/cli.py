@@ -140,6 +140,7 @@ def fit(
     image_column: Annotated[str | None, typer.Option(help="column with image paths")] = None,
     task: Annotated[str | None, typer.Option(help="classification or segmentation")] = None,
     data_root: DataRoot = None,
+    strict: Annotated[bool, typer.Option("--strict", help="stop at an unreadable image")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="go on with an unfinished run")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace an existing run")] = False,
 ) -> None:
@@ -158,7 +159,7 @@ def fit(
         "clean_label": clean_label,
         "image_column": image_column,
     }
-    found = readers.read(source, data_root=data_root, **read)
+    found = readers.read(source, data_root=data_root, strict=strict, **read)
     data = found.data
     if task and (task == "segmentation") != (data.y.dim() > 1):
         raise BadInput(f"--task {task} does not fit {source}: check its labels")

@@ -22,10 +22,12 @@ from torch import Tensor, nn
 
 from . import checkpoint
 from .augment import make_augment
-from .data import BadInput, Batch, Data, Step
+from .data import IGNORE, BadInput, Batch, Data, Step
+from .images import read_rows, row_name
 from .metrics import Confusion
 from .parallel import Team
 
+UNREADABLE = "files that cannot be read"  # how the note on them begins
 Record = dict[str, Any]
 History = list[Record]
 Loss = Callable[[Any, Step], Tensor]
@@ -218,6 +220,7 @@ class Trainer:
         self.dtype = torch.bfloat16 if bfloat16 else torch.float32
         self.history: History = []
         self.notes: list[str] = []  # what the user should know, such as a fall-back
+        self.unreadable: set[str] = set()  # files that could not be read
         self.data: Data | None = None  # the rows given to fit: only theirs have an index
         self._resident: dict[int, tuple[Data, Data]] = {}
         self._count = 0
@@ -321,8 +324,7 @@ class Trainer:
         size = max(1, min(size, size * 64 * 64 // pixels))
         parts = []
         try:
-            for index in torch.arange(len(data)).split(size):
-                batch = self.batch(data, index.to(self.device))
+            for batch in self._in_order(data, list(torch.arange(len(data)).split(size))):
                 if not seen:
                     batch = batch._replace(index=torch.full_like(batch.index, -1))
                 with self.autocast():
@@ -343,16 +345,60 @@ class Trainer:
         checkpoint.save(path, {"value": value}, {"count": 0})
         return value
 
+    def _in_order(self, data: Data, batches: list[Tensor]) -> Iterator[Batch]:
+        if data.lazy:
+            for batch in self.read_ahead(data, batches):
+                yield batch._replace(x=self._as_input(batch.x))
+        else:
+            for index in batches:
+                yield self.batch(data, index.to(self.device))
+
     def batch(self, data: Data, index: Tensor) -> Batch:
         """These rows as the methods see them: x float, images in [0, 1]."""
+        if data.lazy:
+            batch = next(self.read_ahead(data, [index.cpu()]))
+            return batch._replace(x=self._as_input(batch.x))
         data = self._on_device(data)
-        if isinstance(data.x, Tensor):
-            return Batch(self._as_input(data.x[index]), data.y[index], index)
-        x = data.x[index.cpu()].to(self.device, non_blocking=True)
-        return Batch(self._as_input(x), data.y[index], index)
+        return Batch(self._as_input(data.x[index]), data.y[index], index)
+
+    def read_ahead(self, data: Data, batches: list[Tensor]) -> Iterator[Batch]:
+        """Batches of a lazy data set, x as it is stored; worker processes read ahead.
+
+        Of a team each process reads its share. What cannot be read is black with the label -1.
+        """
+        own = [self.team.own(index) for index in batches]
+        few = len(batches) < 4  # less work than starting the workers
+        loader: Any = torch.utils.data.DataLoader(
+            _Reader(data, own),
+            batch_size=None,
+            num_workers=0 if few else self.recipe.workers,
+            prefetch_factor=None if few or not self.recipe.workers else 4,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),
+        )
+        for (x, *rest), whole in zip(loader, batches, strict=True):
+            gather = self.team.gather if len(x) < len(whole) else lambda t: t
+            y, index, readable = map(gather, rest)
+            if not readable.all():
+                self._leave_out(data, index[~readable])
+            x, y, index = (t.to(self.device, non_blocking=True) for t in (x, y, index))
+            yield Batch(gather(x), y, index)
+
+    def _leave_out(self, data: Data, rows: Tensor) -> None:
+        """Tell the user, once, which files cannot be read."""
+        names = {row_name(data.x, row) for row in rows.tolist()} - self.unreadable
+        if not names:
+            return
+        self.unreadable |= names
+        known = sorted(self.unreadable)
+        shown = ", ".join(known[:3]) + (", ..." if len(known) > 3 else "")
+        self.notes = [note for note in self.notes if not note.startswith(UNREADABLE)]
+        self.notes.append(f"{UNREADABLE} and take no part: {len(known)} ({shown})")
+        if self.folder:
+            checkpoint.write_text(self.folder / "unreadable.txt", "\n".join(known) + "\n")
 
     def _as_input(self, x: Tensor) -> Tensor:
-        x = x.float().div(255) if x.dtype == torch.uint8 else x.float()
+        x = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
         channels_last = x.dim() == 4 and self.device.type == "cuda"
         return x.contiguous(memory_format=torch.channels_last) if channels_last else x
 
@@ -594,7 +640,7 @@ class _Stage:
             return
         batches = self._batches(torch.as_tensor(rows))
         if self.data.lazy:
-            yield from self._read(batches)
+            yield from self.trainer.read_ahead(self.data, batches)
         else:
             yield from torch.stack(batches).to(self.trainer.device)
 
@@ -644,22 +690,6 @@ class _Stage:
         length = len(next(iter(batches.values())))
         for k in range(length):
             yield {name: b[k % len(b)].to(device) for name, b in batches.items()}
-
-    def _read(self, batches: list[Tensor]) -> Iterator[Batch]:
-        """Worker processes read ahead through the same x[index]; of a team each its share."""
-        team = self.trainer.team
-        shared = len(team.own(batches[0])) < len(batches[0])
-        reader = _Reader(self.data, [team.own(index) for index in batches])
-        loader: Any = torch.utils.data.DataLoader(
-            reader,
-            batch_size=None,
-            num_workers=self.recipe.workers,
-            pin_memory=self.trainer.device.type == "cuda",
-            generator=torch.Generator(),
-        )
-        for parts in loader:
-            parts = [t.to(self.trainer.device, non_blocking=True) for t in parts]
-            yield Batch(*(map(team.gather, parts) if shared else parts))
 
     # ---- rates, averages, state -----------------------------------------------------------------
 
@@ -810,9 +840,12 @@ class _Reader(torch.utils.data.Dataset[Any]):
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __getitem__(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def __getitem__(self, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         index = self.batches[k]
-        return self.data.x[index], self.data.y[index], index
+        x, readable = read_rows(self.data.x, index)
+        y = self.data.y[index]
+        y[~readable] = IGNORE
+        return x, y, index, readable
 
 
 def _merge(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

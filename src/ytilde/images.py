@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from .data import IGNORE, BadInput
+from .data import IGNORE, BadInput, Rows, Subset
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 LIMIT = 2 * 10**9  # bytes of pixels that are still read into memory
@@ -81,12 +81,21 @@ def _unreadable(file: str | IO[bytes], error: Exception) -> BadInput:
 
 
 class Images:
-    """A lazy reader: `x[index]` reads those files as uint8 [B, C, H, W]. It can be pickled."""
+    """A lazy reader: `x[index]` reads those files as uint8 [B, C, H, W]. It can be pickled.
+
+    strict: a file that cannot be read is refused; else it is black, and `read` says so.
+    """
 
     def __init__(
-        self, paths: Sequence[str], size: tuple[int, int], channels: int = 3, pad: bool = False
+        self,
+        paths: Sequence[str],
+        size: tuple[int, int],
+        channels: int = 3,
+        pad: bool = False,
+        strict: bool = False,
     ) -> None:
         self.paths, self.size, self.channels, self.pad = list(paths), size, channels, pad
+        self.strict = strict
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -96,10 +105,38 @@ class Images:
         return len(self.paths)
 
     def __getitem__(self, index: Tensor) -> Tensor:
+        return self.read(index)[0]
+
+    def read(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The pictures, and which of them could be read, bool [B]."""
         x = torch.empty((len(index), self.channels, *self.size), dtype=torch.uint8)
-        for row, i in zip(x, index.tolist(), strict=True):
-            row.copy_(read_image(self.paths[i], self.size, self.channels, self.pad))
-        return x
+        readable = torch.ones(len(index), dtype=torch.bool)
+        for k, i in enumerate(index.tolist()):
+            try:
+                x[k] = read_image(self.paths[i], self.size, self.channels, self.pad)
+            except BadInput:
+                if self.strict:
+                    raise
+                readable[k], x[k] = False, 0
+        return x, readable
+
+
+def read_rows(x: Rows, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of any reader, and which of them could be read."""
+    while isinstance(x, Subset):
+        index = x.index[index]
+        x = x.x
+    if isinstance(x, Images):
+        return x.read(index)
+    return x[index], torch.ones(len(index), dtype=torch.bool)
+
+
+def row_name(x: Rows, row: int) -> str:
+    """The file of a row, or its number."""
+    while isinstance(x, Subset):
+        row = int(x.index[row])
+        x = x.x
+    return x.paths[row] if isinstance(x, Images) else f"row {row}"
 
 
 def read_images(
@@ -107,24 +144,39 @@ def read_images(
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     lazy: bool | None = None,
+    strict: bool = False,
 ) -> Tensor | Images:
     """All these files as uint8 [N, C, H, W]: a tensor up to 2 GB, else (or if `lazy`) `Images`.
 
     Without `size` pictures of equal size stay as they are; others become squares with the median of
     their shorter sides, at most 224. `channels` is 1 where all are grey, else 3.
+    If some cannot be read they are refused (`strict`), or stay lazy, where they can be told.
     """
     if size is None or channels is None:
-        guessed_size, guessed_channels = _probe(paths)
+        guessed_size, guessed_channels = _probe(paths, strict)
         size, channels = size or guessed_size, channels or guessed_channels
-    images = Images(paths, (size, size) if isinstance(size, int) else size, channels)
+    square = (size, size) if isinstance(size, int) else size
+    images = Images(paths, square, channels, strict=strict)
     if lazy is None:
         lazy = int(np.prod(images.shape)) > LIMIT
-    return images if lazy else images[torch.arange(len(paths))]
+    if lazy:
+        return images
+    x, readable = images.read(torch.arange(len(paths)))
+    if not readable.any():
+        read_image(paths[0], square, channels)  # says what is wrong with it
+    return x if readable.all() else images
 
 
-def _probe(paths: Sequence[str]) -> tuple[tuple[int, int], int]:
+def _probe(paths: Sequence[str], strict: bool) -> tuple[tuple[int, int], int]:
     step = -(-len(paths) // _PROBED)
-    headers = [_header(path) for path in paths[::step]]
+    headers, first = [], None
+    for path in paths[::step]:
+        try:
+            headers.append(_header(path))
+        except BadInput as error:
+            first = first or error
+    if first and (strict or not headers):
+        raise first
     sizes = {size for size, _ in headers}
     channels = 1 if all(grey for _, grey in headers) else 3
     if len(sizes) == 1:

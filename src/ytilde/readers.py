@@ -69,6 +69,7 @@ class _Options:
     split: str
     size: int | None
     lazy: bool | None
+    strict: bool
 
 
 def read(
@@ -85,6 +86,7 @@ def read(
     split: str = "train",
     size: int | None = None,
     lazy: bool | None = None,
+    strict: bool = False,
 ) -> Source:
     """Read a named set, a csv, tsv, parquet or npz file, a folder of images, or an object.
 
@@ -93,7 +95,10 @@ def read(
     names: the classes in label order. schema: the training data's, for a second file of its kind.
     labelled=False: labels are neither needed nor read; y is -1.
     size, lazy: side of images that differ in size; read them when they are asked for.
+    strict: an image that cannot be read is refused; else its row takes no part in training.
+        Unlabelled data is to be answered row by row, so there it is refused always.
     """
+    strict = strict or not labelled
     options = _Options(
         label,
         clean_label,
@@ -106,8 +111,11 @@ def read(
         split,
         size,
         lazy,
+        strict,
     )
     found = _dispatch(source, options)
+    if isinstance(found.data.x, Images):
+        found.data.x.strict = strict
     data = found.data if labelled else _unlabelled(found.data)
     _check(data, options, what=_describe(source))
     return replace(found, data=data)
@@ -554,11 +562,11 @@ def _numbers(column: pd.Series, what: str) -> np.ndarray:
 
 def _read_images(paths: list[str], options: _Options) -> Rows:
     if options.schema is None:
-        return read_images(paths, options.size, None, options.lazy)
+        return read_images(paths, options.size, None, options.lazy, options.strict)
     if len(options.schema.shape) != 3:
         raise BadInput("The model was fitted on features, not on images; give it a table.")
     channels, height, width = options.schema.shape
-    return read_images(paths, (height, width), channels, options.lazy)
+    return read_images(paths, (height, width), channels, options.lazy, options.strict)
 
 
 def _image_folder(folder: Path, options: _Options) -> Source:
