@@ -310,6 +310,62 @@ def test_forty_runs_survive_random_kills_of_workers_and_parents(table, tmp_path)
     assert figures_of(json.loads(line) for line in lines) == figures_of(undisturbed)
 
 
+RAY = """
+import random, sys, threading, time, os, signal, glob
+from pathlib import Path
+import ray
+from ytilde import bench, bench_tables
+
+def kill(stop, moves=random.Random(2)):
+    while not stop.wait(moves.uniform(6, 14)):
+        busy = []
+        for path in glob.glob("/proc/[0-9]*/cmdline"):
+            try:
+                if Path(path).read_bytes().startswith(b"ray::task"):
+                    busy.append(int(path.split("/")[2]))
+            except OSError:
+                pass
+        if busy and len(kills) < 5:
+            os.kill(moves.choice(busy), signal.SIGKILL)
+            kills.append(1)
+
+if __name__ == "__main__":
+    folder, kills, stop = Path(sys.argv[1]), [], threading.Event()
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    place = bench.Place(folder / "results", folder / "work", commit="abc")
+    threading.Thread(target=kill, args=(stop,), daemon=True).start()
+    table = bench_tables.read_table(folder / "two.toml")
+    bench.run(table, scale="tiny", seeds=10, ray=True, workers=2, place=place)
+    stop.set()
+    print(len(kills))
+"""
+
+
+@pytest.mark.slow
+def test_forty_runs_on_ray_survive_killed_workers(table, tmp_path):
+    pytest.importorskip("ray")
+    calm = Place(tmp_path / "calm", tmp_path / "calm-work", commit="abc")
+    undisturbed = bench.run(table, scale="tiny", seeds=10, place=calm)
+    (tmp_path / "sweep.py").write_text(RAY)
+    command = [sys.executable, str(tmp_path / "sweep.py"), str(tmp_path)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert int(said.split()[-1]) >= 3, "nobody was killed"
+    lines = (tmp_path / "results" / "two.jsonl").read_text().splitlines()
+    assert len(lines) == 40
+    assert figures_of(json.loads(line) for line in lines) == figures_of(undisturbed)
+
+
+def test_optuna_proposes_from_the_grid_and_remembers(table, place):
+    pytest.importorskip("optuna")
+    options = {"columns": ["sym 40%"], "scale": "tiny", "trials": 2, "place": place}
+    best = bench.tune(table, **options)
+    tried = lines_of(place)
+    assert {line["inputs"]["fields"]["tau"] for line in tried} <= {0.1, 1.0}
+    assert best["LN | MNIST | sym 40%"]["tau"] in {0.1, 1.0}
+    assert (place.work / "optuna.journal").exists()
+    assert bench.tune(table, **options) == best and lines_of(place) == tried
+
+
 @pytest.mark.slow
 def test_a_tiny_cell_of_every_method_and_data_set_runs(place):
     wanted = {}
