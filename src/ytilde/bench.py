@@ -33,7 +33,7 @@ from rich.live import Live
 from rich.table import Table as Grid
 from torch import Tensor
 
-from . import bench_report, datasets, metrics, noise
+from . import bench_report, datasets, noise
 from .bench_tables import (
     PROTOCOLS,
     SCALES,
@@ -240,13 +240,13 @@ def run_cell(
             backbone=made_of["backbone"].replace("{data}", str(root)),
             folder=place.work / job.hash,
             resume=True,
-            monitor=lambda trainer: measure(trainer, tests, made_of["miou"]),
+            monitor=lambda trainer: measure(trainer, tests),
             on_record=on_record,
             checkpoint_every=30,
         )
     history = trainer.history
     if not any("test_accuracy" in record for record in history):  # nothing was validated
-        history = [*history, measure(trainer, tests, made_of["miou"])]
+        history = [*history, measure(trainer, tests)]
     device = choose_device(place.device)
     return {
         "hash": job.hash,
@@ -276,14 +276,12 @@ def _known(fields: dict[str, Any], rate: float | None, made: noise.Noisy | None)
     return {k: told.get(v, v) if isinstance(v, str) else v for k, v in fields.items()}
 
 
-def measure(trainer: Trainer, tests: dict[str, Data], miou: bool) -> Record:
+def measure(trainer: Trainer, tests: dict[str, Data]) -> Record:
     """Test figures of an epoch: of the true labels, and of noisy ones under the noisy posterior."""
     record: Record = {}
     for prefix, data in tests.items():
         noisy = prefix.startswith("noisy")
         record |= {f"{prefix}{k}": v for k, v in trainer.score(data, noisy=noisy).items()}
-    if miou:
-        record["test_miou"] = _miou(trainer, tests["test_"])
     return record
 
 
@@ -314,19 +312,6 @@ def transition_errors(
         "row_error": float(row_error(T[torch.arange(len(T)), clean], rows)),
         "class_floor": float(class_floor(rows, clean)),
     }
-
-
-def _miou(trainer: Trainer, data: Data) -> float:
-    """Mean intersection over union of the classes that occur, from one confusion matrix."""
-    method: Any = trainer.method
-    confusion = metrics.Confusion(data.num_classes)
-
-    def count(batch: Batch) -> Tensor:
-        confusion.update(method.predict_proba(batch.x).argmax(-1), batch.y)
-        return batch.y.new_zeros(len(batch.y))
-
-    trainer.map(count, data)
-    return confusion.miou()
 
 
 def protocols(history: list[Record]) -> dict[str, Any]:
@@ -571,12 +556,13 @@ def _search(table: Table, cell: Cell, scale: str, trials: int, options: dict[str
     """Optuna's proposals from the grid, several at a time; its journal lies in the work folder."""
     try:
         import optuna
+        from optuna.storages.journal import JournalFileBackend
     except ImportError:
         raise BadInput("--trials needs Optuna: pip install 'ytilde[tune]'") from None
     place = options["place"]
     place.work.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    journal = optuna.storages.journal.JournalFileBackend(str(place.work / "optuna.journal"))
+    journal = JournalFileBackend(str(place.work / "optuna.journal"))
     study = optuna.create_study(
         study_name=f"{scale}/{cell.table}/{cell.key}",
         storage=optuna.storages.JournalStorage(journal),

@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,8 +61,6 @@ class CausalNL(Method):
     hold: float = 0.0  # share of training in which the causal models do not move the classifiers
     detach_recon_for_t: bool = False  # keep the noisy label's gradient from the reconstruction
     exact: bool = False  # q(Y|Y~,X) instead of its approximation by q(Y|X)
-
-    encoders: ClassVar[tuple[str, ...]] = ("net.backbone", "peer.backbone")
 
     def build(self, spec: Spec) -> None:
         _known("rule", self.rule, RULES)

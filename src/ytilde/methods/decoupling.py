@@ -7,7 +7,6 @@ The prediction is network 1's.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,8 +21,6 @@ from ..selection import disagreement
 @dataclass(eq=False, repr=False)
 class Decoupling(Method):
     warm_up: float = 0.05  # share of training in which both networks learn from all examples
-
-    encoders: ClassVar[tuple[str, ...]] = ("net.backbone", "peer.backbone")
 
     def build(self, spec: Spec) -> None:
         super().build(spec)

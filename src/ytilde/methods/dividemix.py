@@ -16,7 +16,6 @@ geometric mean of both networks predicts: the class is that of the paper's sum o
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,8 +40,6 @@ class DivideMix(Method):
     lam_u: float = 25.0  # weight of the guessed labels; more for more noise
     ramp: float = 0.05  # share of training in which lam_u rises to its full strength
     penalty: float = 0.0  # weight of the warm-up's negative entropy; 1 for asymmetric noise
-
-    encoders: ClassVar[tuple[str, ...]] = ("net.backbone", "peer.backbone")
 
     def build(self, spec: Spec) -> None:
         super().build(spec)

@@ -13,7 +13,7 @@ Memory: twice `elr`'s, and four networks.
 
 import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,8 +30,6 @@ class ELRPlus(ELR):
     alpha: float = 1.0  # mixup's Beta(alpha, alpha)
     decay: float = 0.997  # of the weight average that makes the targets and the predictions
     ramp: float = 0.0  # share of training in which lam rises to its full strength
-
-    encoders: ClassVar[tuple[str, ...]] = ("net.backbone", "peer.backbone")
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
