@@ -8,6 +8,7 @@ import io
 import json
 import os
 import platform
+import shutil
 import signal
 import sys
 import tokenize
@@ -26,11 +27,12 @@ from rich.table import Table
 from . import __version__, datasets, noise, parallel, readers
 from .bench import bench_app
 from .checkpoint import write_atomic, write_csv
+from .contrastive import PROBES, Settings
 from .data import BadInput, Data, unknown
 from .diagnosis import diagnose_data
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe
 from .estimator import RECIPE_FIELDS, Classifier
-from .method import create, list_methods, lookup
+from .method import create, list_methods, lookup, pretrained
 from .report import table
 from .runs import Run
 
@@ -51,9 +53,14 @@ app.add_typer(bench_app, name="bench", help="The papers' tables: run them, compa
 def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """`--tau 0.5 --epochs 30` as (fields of the method, fields of the recipe)."""
     own = {f.name: f for f in dataclasses.fields(lookup(method).cls)}
-    recipe = {f.name: f for f in dataclasses.fields(Recipe)}
-    fields: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
+    found = read_flags(words, {f.name: f for f in dataclasses.fields(Recipe)} | own)
+    fields = {name: value for name, value in found.items() if name in own}
+    return fields, {name: value for name, value in found.items() if name not in own}
+
+
+def read_flags(words: list[str], known: dict[str, dataclasses.Field[Any]]) -> dict[str, Any]:
+    """The options among these fields, each as its field's type."""
+    found: dict[str, Any] = {}
     words = list(words)
     while words:
         word = words.pop(0)
@@ -61,9 +68,9 @@ def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str
             raise BadInput(f"unexpected argument {word!r}; options look like --epochs 30")
         flag, _, value = word[2:].partition("=")
         name = flag.replace("-", "_")
-        if name not in own and name not in recipe:
-            raise BadInput(unknown("option", flag, sorted([*own, *recipe])))
-        field = own.get(name) or recipe[name]
+        if name not in known:
+            raise BadInput(unknown("option", flag, sorted(known)))
+        field = known[name]
         if not value:
             is_switch = isinstance(field.default, bool)
             value = "true" if is_switch and (not words or words[0].startswith("--")) else ""
@@ -71,8 +78,8 @@ def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str
                 if not words:
                     raise BadInput(f"option --{flag} needs a value")
                 value = words.pop(0)
-        (fields if name in own else settings)[name] = convert(flag, value, field)
-    return fields, settings
+        found[name] = convert(flag, value, field)
+    return found
 
 
 def convert(flag: str, text: str, field: dataclasses.Field[Any]) -> Any:
@@ -141,6 +148,12 @@ def fit(
     task: Annotated[str | None, typer.Option(help="classification or segmentation")] = None,
     data_root: DataRoot = None,
     strict: Annotated[bool, typer.Option("--strict", help="stop at an unreadable image")] = False,
+    encoder: Annotated[
+        Path | None, typer.Option(help="start the networks from what `pretrain` made")
+    ] = None,
+    pretrain: Annotated[
+        str | None, typer.Option(help="make such an encoder first: simclr[:epochs=100,...]")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with an unfinished run")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace an existing run")] = False,
 ) -> None:
@@ -171,6 +184,7 @@ def fit(
         "source": source, "data_root": str(data_root) if data_root else None, **read,
         "test": test, "noise": noise_text, "method": method, "fields": fields,
         "backbone": backbone, "recipe": dataclasses.asdict(recipe),
+        "encoder": str(encoder) if encoder else None, "pretrain": pretrain,
         "fingerprint": found.fingerprint, "schema": dataclasses.asdict(found.schema),
         "classes": list(names or ()), "versions": versions(), "realised_noise": told,
     }  # fmt: skip
@@ -178,6 +192,7 @@ def fit(
     with Run.open(folder, config, resume=resume, force=force) as run:
         signal.signal(signal.SIGTERM, _terminated)
         own = {name: getattr(recipe, name) for name in RECIPE_FIELDS}
+        own |= {"encoder": encoder, "pretrain": pretrain}
         clf = Classifier(made, backbone, random_state=seed, **own)
         monitor = (lambda trainer: _measure(trainer, tests)) if tests else None
         with _Bar() as bar:
@@ -295,6 +310,47 @@ def _print_summary(summary: dict[str, Any], data: Data, told: dict[str, Any], fo
     out.print(f"run folder: {folder}  (model.safetensors, metrics.jsonl{predictions})")
     if data.y.dim() == 1:
         out.print(f"next: ytilde audit {folder}")
+
+
+@app.command(context_settings=EXTRA)
+def pretrain(
+    ctx: typer.Context,
+    source: Source,
+    label: Label = None,
+    backbone: Annotated[str, typer.Option(help="name[:option=value,...] or auto")] = "auto",
+    out_file: Annotated[Path, typer.Option("--out", help="encoder to write")] = Path(
+        "encoder.safetensors"
+    ),
+    image_column: Annotated[str | None, typer.Option(help="column with image paths")] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Learn features without labels (SimCLR), for `fit --encoder`; a stopped command goes on.
+
+    Its settings are options: --epochs 200 --batch-size 512 --augment simclr --seed 0 --device auto.
+    Labels, where there are any, are only probed on the way.
+    """
+    known = {f.name: f for f in dataclasses.fields(Recipe) if f.name in ("device", "precision")}
+    flags = read_flags(ctx.args, known | {f.name: f for f in dataclasses.fields(Settings)})
+    recipe = Recipe(**{name: flags.pop(name) for name in known if name in flags})
+    text = "simclr:" + ",".join(f"{name}={value}" for name, value in flags.items())
+    read: dict[str, Any] = {"image_column": image_column, "data_root": data_root}
+    try:
+        data = readers.read(source, label=label, **read).data
+    except BadInput:
+        if label:
+            raise
+        data = readers.read(source, labelled=False, **read).data
+    signal.signal(signal.SIGTERM, _terminated)
+    work = out_file.parent / f".{out_file.name}.work"
+    with _Bar() as bar:
+        made = pretrained(data, backbone, recipe, text, work, bar.show)
+    made.save(out_file)
+    shutil.rmtree(work, ignore_errors=True)
+    for name in PROBES:
+        if name in made.about:
+            out.print(f"{name.replace('_', ' ')} on noisy labels: {100 * made.about[name]:.1f} %")
+    out.print(f"written: {out_file}")
+    out.print(f"next: ytilde fit {source} --encoder {out_file}")
 
 
 @app.command()
@@ -569,6 +625,7 @@ class _Bar:
         if stage not in self.tasks:
             self.tasks[stage] = self.bar.add_task(stage, total=record["epochs"], figures="")
         shown = {"loss": "loss", "val_accuracy": "noisy val", "test_accuracy": "test"}
+        shown |= {"knn_accuracy": "k-NN", "linear_accuracy": "linear"}
         figures = "  ".join(f"{text} {record[k]:.3f}" for k, text in shown.items() if k in record)
         self.bar.update(self.tasks[stage], completed=record["epoch"], figures=figures)
 

@@ -20,6 +20,8 @@ from .data import IGNORE, BadInput, Batch, Data, Spec, Step, unknown
 from .encoder import Encoder
 from .engine import RandomState, Recipe, Record, Trainer
 
+CHECKPOINT_EVERY = 30.0  # seconds
+
 __all__ = ["Features", "SimCLR", "assign", "kmeans", "neighbours", "nt_xent", "probe", "simclr"]
 
 
@@ -158,7 +160,7 @@ def simclr(
         resume=folder is not None,
         monitor=look,
         on_record=on_record,
-        checkpoint_every=30.0,
+        checkpoint_every=CHECKPOINT_EVERY,
     )
     module.to(trainer.device)
     if trainer.device.type == "cuda":

@@ -1,0 +1,376 @@
+"""DTM: a diffusion model gives each instance its transition matrix (NeurIPS 2024 submission).
+
+Fidelity: algorithm 3. Features without labels, k-means on them, a matrix for each group, a
+diffusion over their weights W given the features (algorithms 1 and 2), and a classifier trained
+with T(x)^T f(x) (eq. 7). No code was published, and the paper leaves open or gets wrong:
+(1) Its normaliser in section 3.4 sums over columns; the text and eq. 7 need rows. The learnable
+diagonal is one redundant number a row and is left out.
+(2) How a group's matrix is found. VolMinNet for every group alone has too few labels; here one
+VolMinNet on the features, cross-fitted so that no posterior has seen its own label, and then each
+group's T by EM with the common T as a prior worth `kappa` labels a row.
+(3) Its schedule (linear to 0.02 in 10 steps) leaves 95 % of W in place, so that N(0, I) is no
+place to start from. Default: cosine, standardised W, x0 predicted, DDIM. The paper to the letter
+is schedule="paper", predict="eps", standardise=False, eta=1, denoiser="unet".
+(4) T(x) is the mean over `samples` of T, not T of the mean, and is fixed while f is trained.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..contrastive import Features, assign, kmeans
+from ..data import IGNORE, BadInput, Batch, Data, Spec, Step, unknown
+from ..diffusion import DENOISERS, PCA, Diffusion, Schedule
+from ..engine import Recipe, Trainer
+from ..losses import mean, weighted_mean
+from ..method import BackboneFactory, Method, register, view
+from ..readers import fingerprint
+from ..transition import SigmoidT, forward_nll, forward_nll_log, safe_log, sigmoid_rows, volume
+from .forward import share
+
+ABLATIONS = ("nothing", "pretraining", "clustering", "diffusion", "denoising")
+POWERS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)  # how much sharper a posterior may be made
+FOLDS = 5
+LARGEST_TABLE = 2**29  # bytes of T for all training rows; above it they are sampled batch by batch
+MANY_CLASSES = 20  # from here on W is diffused as coefficients
+RANK = 128
+
+
+@register("dtm")
+@dataclass(eq=False, repr=False)
+class DTM(Method):
+    """Forward correction with T(x) from a diffusion over transition matrices."""
+
+    without: str = "nothing"  # ablation: pretraining, clustering, diffusion, denoising (regression)
+    features: str = "auto"  # encoder (the given one, or SimCLR's), raw (inputs); auto: by kind
+    init: str = "encoder"  # what the classifier starts from: encoder, or scratch
+    pretrain_epochs: int = 200  # of SimCLR, where no encoder is given
+    encoder_seed: int = 0  # SimCLR's own seed, so that runs with other seeds share an encoder
+    clusters: int = 10  # groups a class
+    kappa: float = 20.0  # labels that the common T counts for, in each row of a group's
+    lam: float = 1e-4  # weight of the volume of the common T
+    t_epochs: float = 0.2  # epochs for the common T, as a share of the recipe's
+    diffusion_epochs: float = 2.0  # epochs for the diffusion, as a share of the recipe's
+    schedule: str = "cosine"  # paper, cosine or respaced
+    steps: int = 10  # M
+    predict: str = "x0"  # what the denoiser gives: x0, eps or v
+    standardise: bool = True  # diffuse W with mean 0 and sd 1
+    eta: float = 0.0  # 0: DDIM, 1: ancestral sampling (algorithm 2)
+    denoiser: str = "mlp"  # mlp, rows (transformer) or unet
+    samples: int = 8  # draws of W(x) that T(x) is the mean of
+
+    def pretraining(self, shape: tuple[int, ...]) -> str | None:
+        wanted = not self.raw(shape) and self.without != "pretraining"
+        return f"simclr:epochs={self.pretrain_epochs},seed={self.encoder_seed}" if wanted else None
+
+    def raw(self, shape: tuple[int, ...]) -> bool:
+        """Are the features the inputs themselves?"""
+        check(self, "features", ("auto", "encoder", "raw"))
+        auto = len(shape) == 1 and self.without != "pretraining"
+        return self.features == "raw" or (self.features == "auto" and auto)
+
+    def build(self, spec: Spec) -> None:
+        check(self, "without", ABLATIONS)
+        check(self, "init", ("encoder", "scratch"))
+        check(self, "denoiser", tuple(DENOISERS))
+        if self.init == "scratch" or self.without == "pretraining":
+            self.spec = from_scratch(spec)
+        else:
+            self.spec = spec
+        k, n = spec.num_classes, spec.num_train
+        self.net = self.new_net()
+        self.encoder = Features(spec, self.raw(spec.shape))
+        self.groups = 1 if self.without == "clustering" else min(self.clusters * k, -(-n // 5))
+        self.common = CrossFit(self.encoder.dim, k, n, hidden=128 if self.encoder.raw else 0)
+        self.centres: Tensor
+        self.W: Tensor
+        self.group: Tensor
+        self.register_buffer("centres", torch.zeros(self.groups, self.encoder.dim))
+        self.register_buffer("W", torch.zeros(self.groups, k, k))
+        self.register_buffer("group", torch.zeros(n, dtype=torch.int64))
+        self.build_diffusion(spec)
+
+    def build_diffusion(self, spec: Spec) -> None:
+        k, n = spec.num_classes, spec.num_train
+        self.pca: PCA | None = None
+        shape: tuple[int, ...] = (k, k)
+        if k > MANY_CLASSES and self.denoiser == "mlp":
+            self.pca = PCA(shape, max(1, min(self.groups - 1, RANK)))
+            shape = (self.pca.rank,)
+        own = {"width": 128, "blocks": 2} if self.denoiser == "mlp" else {}
+        network = DENOISERS[self.denoiser](shape, self.encoder.dim, **own)
+        schedule = Schedule(self.schedule, self.steps)
+        self.diffusion = Diffusion(
+            network,
+            schedule,
+            shape,
+            self.encoder.dim,
+            predict=self.predict,
+            standardise=self.standardise,
+        )
+        self.noise: Tensor
+        self.register_buffer("noise", self.diffusion.draws(self.samples, spec.generator))
+        # T(x) of the training rows: made before the classifier's stage, never saved
+        lazy = self.without == "diffusion" or 4 * n * k * k > LARGEST_TABLE
+        self.table: Tensor
+        self.register_buffer("table", torch.zeros(0 if lazy else n, k, k), persistent=False)
+
+    # ---- the stages ---------------------------------------------------------------------------
+
+    def fit(self, data: Data, trainer: Trainer) -> None:
+        if data.y.dim() > 1:
+            raise BadInput("dtm needs one label a row; pixels have many")
+        if self.without == "pretraining":
+            self.learn_features(data, trainer)
+        h = encoder_features(self.encoder, data, trainer)
+        rows = Data(h, data.y, data.num_classes)
+        self.learn_common(rows, trainer)
+        self.learn_groups(rows, trainer)
+        if self.without != "diffusion":
+            self.learn_diffusion(rows, trainer)
+        if len(self.table):
+            self.table.copy_(trainer.map(lambda batch: self.T_of(batch.x), rows))
+        trainer.train("main", self.loss, list(self.net.parameters()), data)
+
+    def learn_features(self, data: Data, trainer: Trainer) -> None:
+        """The ablation: features of a classifier of the noisy labels, in place of SimCLR's."""
+        start = {name: value.clone() for name, value in self.net.state_dict().items()}
+        best = replace(trainer.recipe, keep="best_nll")
+        epochs, params = share(best.epochs, 0.2), list(self.net.parameters())
+        trainer.train("warm_up", super().loss, params, data, epochs=epochs, recipe=best)
+        self.encoder.backbone.load_state_dict(self.net.backbone.state_dict())
+        self.net.load_state_dict(start)
+
+    def learn_common(self, rows: Data, trainer: Trainer) -> None:
+        """One VolMinNet on the features; `common.early` sums up its held-out posteriors."""
+        common = self.common
+        common.start(cast(Tensor, rows.x), trainer.recipe)
+        heads = [p for name, p in common.named_parameters() if name != "transition.W"]
+        T = {"params": [common.transition.W], "lr": 0.01, "optimizer": "adam", "weight_decay": 0.0}
+        recipe = stage_recipe(trainer.recipe, lr=2e-3, weight_decay=0.1)
+        epochs = share(recipe.epochs, self.t_epochs)
+        options: Any = {"epochs": epochs, "recipe": recipe, "validate": False}
+        for _ in trainer.epochs("common", self.common_loss, [*heads, T], rows, **options):
+            common.early += common.held_out(cast(Tensor, rows.x))
+
+    def common_loss(self, batch: Batch, step: Step) -> Tensor:
+        return self.common.loss(batch.x, batch.y, batch.index, self.lam)
+
+    def learn_groups(self, rows: Data, trainer: Trainer) -> None:
+        """k-means, and each group's W from its rows' labels."""
+        h, y = cast(Tensor, rows.x), rows.y.to(trainer.device)
+        generator = trainer.recipe.generator("init", "clusters")
+        inputs = [h, self.groups]
+        centres = trainer.cached("groups", inputs, lambda: kmeans(h, self.groups, generator))
+        self.centres.copy_(centres)
+        self.group.copy_(assign(h, self.centres))
+        start = self.common.transition.T().detach()
+        early = self.common.early
+        _, T = sharpened(early, y, self.group, self.groups, start, self.kappa)
+        self.W.copy_(weights_of(T))
+
+    def learn_diffusion(self, rows: Data, trainer: Trainer) -> None:
+        if self.pca is not None:
+            self.pca.fit(self.W)
+        self.diffusion.measure(self.targets(self.group), cast(Tensor, rows.x))
+        recipe = stage_recipe(trainer.recipe, lr=1e-3, ema=0.99, clip=1.0)
+        epochs, params = share(recipe.epochs, self.diffusion_epochs), self.diffusion.parameters()
+        options: Any = {"epochs": epochs, "recipe": recipe, "validate": False}
+        trainer.train("diffusion", self.diffusion_loss, list(params), rows, **options)
+
+    def targets(self, group: Tensor) -> Tensor:
+        """What is diffused for rows of these groups: W, or its coefficients."""
+        return self.W[group] if self.pca is None else self.pca.encode(self.W)[group]
+
+    def diffusion_loss(self, batch: Batch, step: Step) -> Tensor:
+        w = self.targets(self.group[batch.index])
+        if self.without == "denoising":
+            return self.diffusion.regression(w, batch.x).mean()
+        return self.diffusion.loss(w, batch.x, step.generator).mean()
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Eq. 7, in log space."""
+        x, y = view(batch, step)
+        return mean(forward_nll(self.net.log_probs(x), self.known_T(batch), y), y)
+
+    # ---- T(x) ---------------------------------------------------------------------------------
+
+    def known_T(self, batch: Batch) -> Tensor:
+        """T(x) of training rows, for the classifier's stage."""
+        if self.without == "diffusion":
+            return sigmoid_rows(self.W[self.group[batch.index]])
+        return self.table[batch.index] if len(self.table) else self.T_of(self.encoder(batch.x))
+
+    def draws_of(self, h: Tensor) -> Tensor:
+        """Samples of T for features [B, D]: [B, n, K, K]; the same noise for every row."""
+        if self.without == "diffusion":
+            return sigmoid_rows(self.W[assign(h, self.centres)])[:, None]
+        if self.without == "denoising":
+            w = self.diffusion.regress(h)[:, None]
+        else:
+            w = self.diffusion.sample(h, self.samples, eta=self.eta, noise=self.noise)
+        return sigmoid_rows(w if self.pca is None else self.pca.decode(w))
+
+    @torch.no_grad()
+    def T_of(self, h: Tensor) -> Tensor:
+        return self.draws_of(h).mean(1)
+
+    def transition(self, batch: Batch) -> Tensor:
+        return self.T_of(self.encoder(batch.x))
+
+    @torch.no_grad()
+    def spread(self, x: Tensor) -> Tensor:
+        """How unsure T(x) is: the sd of its entries over the samples, [B, K, K]."""
+        return self.draws_of(self.encoder(x)).std(1, correction=0)
+
+
+class CrossFit(nn.Module):
+    """VolMinNet (Li et al., ICML 2021) on features: FOLDS classifiers that share one T.
+
+    Each leaves out a fifth of the rows, whose posteriors it then gives: a network that has seen a
+    label, right or wrong, believes it, and a T read off such posteriors is too clean.
+    """
+
+    shift: Tensor
+    scale: Tensor
+    fold: Tensor
+    early: Tensor
+
+    def __init__(self, dim: int, num_classes: int, rows: int, hidden: int) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(dim))
+        self.register_buffer("fold", torch.zeros(rows, dtype=torch.int64))
+        self.register_buffer("early", torch.zeros(rows, num_classes))  # summed over the epochs
+        widths = [dim, hidden, num_classes] if hidden else [dim, num_classes]
+        sizes = [(FOLDS, a, b) for a, b in itertools.pairwise(widths)]
+        self.layers = nn.ParameterList(torch.randn(s) / math.sqrt(s[1]) for s in sizes)
+        self.biases = nn.ParameterList(torch.zeros(FOLDS, 1, s[2]) for s in sizes)
+        self.transition = SigmoidT(num_classes)
+
+    def start(self, h: Tensor, recipe: Recipe) -> None:
+        order = torch.randperm(len(h), generator=recipe.generator("split", "folds"))
+        self.fold.copy_(order % FOLDS)
+        self.shift.copy_(h.mean(0))
+        self.scale.copy_(h.std(0, correction=0).clamp_min(1e-3))
+        self.early.zero_()
+
+    def log_probs(self, h: Tensor) -> Tensor:
+        """[FOLDS, B, K]."""
+        with torch.autocast(h.device.type, enabled=False):
+            z = ((h.float() - self.shift) / self.scale).expand(FOLDS, *h.shape)
+            for k, (A, b) in enumerate(zip(self.layers, self.biases, strict=True)):
+                z = torch.baddbmm(b, z.relu() if k else z, A)
+            return z.log_softmax(-1)
+
+    def loss(self, h: Tensor, y: Tensor, index: Tensor, lam: float) -> Tensor:
+        log_T = self.transition.log_T()
+        nll = forward_nll_log(self.log_probs(h), log_T, y.expand(FOLDS, -1))
+        used = self.fold[index] != torch.arange(FOLDS, device=h.device)[:, None]
+        return weighted_mean(nll, (used & (y != IGNORE)).float()) + lam * volume(log_T.exp())
+
+    @torch.no_grad()
+    def held_out(self, h: Tensor) -> Tensor:
+        """Posteriors [N, K] of all rows, each by the classifier that has not seen it."""
+        rows = torch.arange(len(self.fold), device=self.fold.device)
+        parts = [
+            self.log_probs(h[part])[self.fold[part], part - part[0]] for part in rows.split(8192)
+        ]
+        return torch.cat(parts).exp()
+
+
+# ---- matrices of groups -------------------------------------------------------------------------
+
+
+def group_matrices(
+    p: Tensor, y: Tensor, group: Tensor, groups: int, prior: Tensor, kappa: float, steps: int = 30
+) -> Tensor:
+    """T of each group, [G, K, K], from clean posteriors p [N, K] and labels y [N].
+
+    EM. E: n_g[i, j] = sum of P(clean = i | x, y) over the group's rows with label j. M: row i is
+    (n_g[i] + kappa prior[i]) / (sum_j n_g[i, j] + kappa): empirical Bayes, so that a class that a
+    group does not hold keeps the common row. Rows with label -1 do not count.
+    """
+    k = p.shape[-1]
+    p, prior = p.double(), prior.double()
+    label, known = y.clamp_min(0), (y != IGNORE)[:, None]
+    T = prior.expand(groups, k, k)
+    for _ in range(steps):
+        after = (safe_log(p) + safe_log(T)[group, :, label]).softmax(-1) * known
+        n = p.new_zeros(groups * k, k).index_add_(0, group * k + label, after)  # [g, j, i]
+        n = n.view(groups, k, k).transpose(1, 2)
+        T = (n + kappa * prior) / (n.sum(-1, keepdim=True) + kappa)
+    return T.float()
+
+
+def sharpened(
+    p: Tensor, y: Tensor, group: Tensor, groups: int, start: Tensor, kappa: float
+) -> tuple[Tensor, Tensor]:
+    """`group_matrices` [G, K, K] of posteriors p [N, K] (not normalised) at a fitting sharpness.
+
+    Regularised or averaged posteriors are too flat, and T then takes too much for clean. Of some
+    powers of p the one is taken under which p @ T_g explains the labels best. Returned with them.
+    """
+    log_p = safe_log(p.double() / p.double().sum(-1, keepdim=True))
+    best: tuple[float, Tensor, Tensor] | None = None
+    for power in POWERS:
+        q = (power * log_p).softmax(-1)
+        common = group_matrices(q, y, torch.zeros_like(y), 1, start, kappa=1.0)[0]
+        T = group_matrices(q, y, group, groups, common, kappa)
+        nll = float(mean(forward_nll(safe_log(q), T.double()[group], y), y))
+        if best is None or nll < best[0]:
+            best = (nll, q.float(), T)
+    assert best is not None
+    return best[1], best[2]
+
+
+def weights_of(T: Tensor) -> Tensor:
+    """W with sigmoid_rows(W) = T [..., K, K], where T's diagonal is the largest of its row.
+
+    w_ij = logit(T_ij / T_ii). A larger entry is cut to just below the diagonal: this
+    parametrisation, the paper's, cannot say that most labels of a class are wrong in one way.
+    """
+    ratio = T / T.diagonal(dim1=-2, dim2=-1)[..., None].clamp_min(1e-6)
+    eye = torch.eye(T.shape[-1], dtype=torch.bool, device=T.device)
+    return torch.logit(ratio.clamp(1e-3, 0.98)).masked_fill(eye, 0.0)
+
+
+# ---- shared -------------------------------------------------------------------------------------
+
+
+def encoder_features(encoder: Features, data: Data, trainer: Trainer) -> Tensor:
+    """[N, D] of the training rows; those of length one are kept in half precision."""
+    inputs = [fingerprint(data), encoder.state_dict()]
+
+    def compute() -> Tensor:
+        h = trainer.map(lambda batch: encoder(batch.x), data)
+        return h if encoder.raw else h.half()
+
+    return trainer.cached("features", inputs, compute).float()
+
+
+def stage_recipe(recipe: Recipe, **own: Any) -> Recipe:
+    """For a small network on features: Adam with a cosine, no augmentation."""
+    plain: dict[str, Any] = {"optimizer": "adamw", "momentum": 0.9, "weight_decay": 0.0}
+    plain |= {"batch_size": max(256, recipe.batch_size)}
+    plain |= {"schedule": "cosine", "augment": "none", "ema": 0.0, "clip": 0.0, "keep": "last"}
+    return replace(recipe, **(plain | {"patience": 0, "balance": False} | own))
+
+
+def from_scratch(spec: Spec) -> Spec:
+    """The spec with backbones that start from no encoder."""
+    factory = spec.backbone
+    plain = replace(factory, encoder=None) if isinstance(factory, BackboneFactory) else factory
+    return replace(spec, backbone=plain)
+
+
+def check(method: Method, field: str, known: tuple[str, ...]) -> None:
+    value = getattr(method, field)
+    if value not in known:
+        raise BadInput(unknown(f"{field} of {method.name}", value, known))

@@ -1,0 +1,281 @@
+"""SimCLR, encoders, neighbours and clusters, against slow versions in float64."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ytilde import Classifier
+from ytilde.contrastive import Features, Settings, assign, kmeans, neighbours, nt_xent, probe
+from ytilde.data import BadInput, Data
+from ytilde.encoder import Encoder
+from ytilde.engine import Recipe, Trainer
+from ytilde.method import create, fit_method, make_spec, pretrained
+from ytilde.testing import BACKBONE, RECIPE, blobs
+
+QUICK = "simclr:epochs=3,batch_size=64,lr=0.05"
+
+
+def gen(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+# ---- the loss -----------------------------------------------------------------------------------
+
+
+def slow_nt_xent(a, b, temperature):
+    """Eq. 1 with loops: -log exp(s_ij / t) / sum_{k != i} exp(s_ik / t)."""
+    z = [v / v.norm() for v in [*a.double(), *b.double()]]
+    n, losses = len(a), []
+    for i in range(2 * n):
+        partner = (i + n) % (2 * n)
+        others = [math.exp(float(z[i] @ z[k]) / temperature) for k in range(2 * n) if k != i]
+        losses.append(-math.log(math.exp(float(z[i] @ z[partner]) / temperature) / sum(others)))
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
+def test_nt_xent(temperature):
+    a, b = torch.randn(2, 5, 3, generator=gen(), dtype=torch.float64)
+    found = nt_xent(a, b, temperature)
+    assert found.shape == (10,) and found.dtype == torch.float64
+    torch.testing.assert_close(found, slow_nt_xent(a, b, temperature))
+
+
+def test_nt_xent_limits():
+    apart = torch.eye(4, dtype=torch.float64)
+    assert nt_xent(apart, apart, 0.01).max() < 1e-9  # partners equal, all others orthogonal
+    same = torch.ones(4, 3, dtype=torch.float64)
+    torch.testing.assert_close(nt_xent(same, same), torch.full((8,), math.log(7.0)).double())
+    low = nt_xent(apart.bfloat16(), apart.bfloat16())
+    assert low.dtype == torch.float32 and low.isfinite().all()
+
+
+def test_nt_xent_gradient():
+    a, b = torch.randn(2, 3, 4, generator=gen(), dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda a, b: nt_xent(a, b), (a, b))
+
+
+# ---- neighbours, clusters -----------------------------------------------------------------------
+
+
+def test_neighbours():
+    h = torch.randn(30, 4, generator=gen())
+    found = neighbours(h, h, 3, same=True)
+    for i, row in enumerate(found.tolist()):
+        order = sorted(range(30), key=lambda j: -float(h[i] @ h[j]))
+        assert row == [j for j in order if j != i][:3]
+    assert (neighbours(h[:5], h, 1)[:, 0] == (h[:5] @ h.T).argmax(-1)).all()
+
+
+def test_kmeans_finds_separate_groups():
+    truth = torch.arange(300) % 6
+    x = 20 * torch.eye(6)[truth] + torch.randn(300, 6, generator=gen())
+    centres = kmeans(x, 6, gen())
+    group = assign(x, centres)
+    assert len({(int(a), int(b)) for a, b in zip(truth, group, strict=True)}) == 6
+    means = torch.stack([x[group == g].mean(0) for g in range(6)])
+    torch.testing.assert_close(centres, means)  # a fixed point of Lloyd's steps
+    assert torch.equal(centres, kmeans(x, 6, gen()))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 12))
+def test_assignment_is_the_nearest_centre(seed, clusters):
+    x = torch.randn(40, 3, generator=gen(seed), dtype=torch.float64)
+    centres = kmeans(x, clusters, gen(seed))
+    slow = [min(range(clusters), key=lambda g: float((row - centres[g]).norm())) for row in x]
+    assert assign(x, centres).tolist() == slow
+    assert len(set(slow)) == clusters  # none is left empty
+
+
+def test_kmeans_with_fewer_different_rows_than_clusters():
+    x = torch.tensor([[0.0], [0.0], [0.0], [9.0], [9.0]])
+    centres = kmeans(x, 4, gen())
+    assert centres.isfinite().all()
+    torch.testing.assert_close(centres[assign(x, centres)], x)
+    with pytest.raises(BadInput, match="5 rows cannot be put into 6 clusters"):
+        kmeans(x, 6, gen())
+
+
+def test_probe():
+    data = blobs(n=200)
+    found = probe(data.x, data.y, 3)
+    assert found["knn_accuracy"] > 0.95 and found["linear_accuracy"] > 0.9
+    noise = probe(torch.randn(200, 6, generator=gen()), data.y, 3)
+    assert noise["knn_accuracy"] < 0.6 and noise["linear_accuracy"] < 0.6
+
+
+# ---- pre-training -------------------------------------------------------------------------------
+
+
+def pictures(n=120):
+    """Two kinds of 16x16 colour images."""
+    y = torch.arange(n) % 2
+    x = 0.3 * torch.rand(n, 3, 16, 16, generator=gen())
+    x[y == 1, :, 4:12, 4:12] += 0.6
+    return Data((255 * x).to(torch.uint8), y, 2)
+
+
+def test_it_learns_is_probed_and_sees_no_label():
+    data, records = blobs(n=400, rate=0.2), []
+    text = "simclr:epochs=30,batch_size=128,lr=0.05,probe=3"
+    made = pretrained(data, BACKBONE, RECIPE, text, on_record=records.append)
+    seen = [r for r in records if "knn_accuracy" in r]
+    assert [r["epoch"] for r in seen] == [10, 20, 30] and len(records) == 30
+    assert records[-1]["loss"] < records[0]["loss"] - 0.1
+    assert seen[-1]["knn_accuracy"] > 0.7  # of labels a fifth of which are wrong
+    assert made.about["knn_accuracy"] == seen[-1]["knn_accuracy"]
+    other = pretrained(replace(data, y=data.y.flip(0)), BACKBONE, RECIPE, text)
+    assert all(torch.equal(made.weights[k], other.weights[k]) for k in made.weights)
+
+
+def test_images_and_data_without_labels():
+    data = pictures()
+    unknown = replace(data, y=torch.full_like(data.y, -1))
+    records = []
+    made = pretrained(unknown, "resnet18:width=8", RECIPE, QUICK, on_record=records.append)
+    assert made.shape == (3, 16, 16) and made.mean.shape == (3, 1, 1)
+    assert all("knn_accuracy" not in record for record in records)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_stopped_stage_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    data = blobs()
+    whole = pretrained(data, BACKBONE, RECIPE, QUICK)
+    monkeypatch.setattr("ytilde.contrastive.CHECKPOINT_EVERY", 0.0)
+
+    def stop(record):
+        if record["epoch"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        pretrained(data, BACKBONE, RECIPE, QUICK, tmp_path, stop)
+    records = []
+    again = pretrained(data, BACKBONE, RECIPE, QUICK, tmp_path, records.append)
+    assert [record["epoch"] for record in records] == [2, 3]  # the second was not whole
+    assert all(torch.equal(whole.weights[k], again.weights[k]) for k in whole.weights)
+    pretrained(data, BACKBONE, RECIPE, QUICK, tmp_path, records.append)
+    assert len(records) == 2  # done: nothing is trained again
+
+
+def test_runs_share_an_encoder(tmp_path, monkeypatch):
+    monkeypatch.setenv("YTILDE_CACHE", str(tmp_path))
+    trained = []
+    train = Trainer.train
+
+    def count(self, stage, *args, **options):
+        trained.append(stage)
+        return train(self, stage, *args, **options)
+
+    monkeypatch.setattr(Trainer, "train", count)
+    data, starts = blobs(rate=0.2), []
+    for seed in (0, 1):
+        method = create("ce")
+        fit_method(
+            method,
+            data,
+            replace(RECIPE, seed=seed, epochs=1, lr=0.0),
+            backbone=BACKBONE,
+            pretrain=QUICK,
+        )
+        starts.append(method.net.backbone.state_dict())
+    assert trained == ["simclr", "main", "main"] and len(list(tmp_path.iterdir())) == 1
+    assert all(torch.equal(starts[0][k], starts[1][k]) for k in starts[0])
+    fit_method(create("ce"), data, RECIPE, backbone=BACKBONE, pretrain=QUICK + ",seed=1")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+# ---- encoders -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("encoder") / "encoder.safetensors"
+    pretrained(blobs(), BACKBONE, RECIPE, QUICK).save(path)
+    return path
+
+
+def test_an_encoder_survives_its_file(encoder):
+    first, again = pretrained(blobs(), BACKBONE, RECIPE, QUICK), Encoder.load(encoder)
+    assert again.backbone == BACKBONE and again.shape == (6,)
+    assert torch.equal(first.mean, again.mean) and torch.equal(first.std, again.std)
+    assert all(torch.equal(first.weights[k], again.weights[k]) for k in first.weights)
+
+
+@pytest.mark.parametrize("name", ["ce", "co_teaching", "volminnet"])
+def test_every_network_starts_from_it(name, encoder):
+    data, found = blobs(), Encoder.load(encoder)
+    method = create(name)
+    method.build(make_spec(data, "auto", RECIPE, found))
+    nets = [module for module in method.modules() if hasattr(module, "backbone")]
+    nets = [net for net in nets if hasattr(net, "head")]
+    assert nets
+    for net in nets:
+        assert torch.equal(net.mean, found.mean) and torch.equal(net.std, found.std)
+        for key, value in net.backbone.state_dict().items():
+            assert torch.equal(value, found.weights[key])
+
+
+def test_what_does_not_fit_is_refused(encoder, tmp_path):
+    data, found = blobs(), Encoder.load(encoder)
+    with pytest.raises(BadInput, match=r"does not fit this network.*give the same backbone"):
+        make_spec(data, "mlp:width=33,depth=1", RECIPE, found)
+    with pytest.raises(BadInput, match="only one of them has"):
+        make_spec(data, "mlp:width=32,depth=3", RECIPE, found)
+    wide = replace(data, x=torch.randn(len(data), 7, generator=gen()))
+    with pytest.raises(BadInput, match=r"inputs of shape \(6,\), these have \(7,\)"):
+        make_spec(wide, "auto", RECIPE, found)
+    with pytest.raises(BadInput, match="not both"):
+        fit_method(create("ce"), data, RECIPE, encoder=encoder, pretrain="simclr")
+    (tmp_path / "a").write_bytes(b"nothing")
+    with pytest.raises(BadInput, match="not a ytilde file"):
+        Encoder.load(tmp_path / "a")
+    clf = Classifier("ce", BACKBONE, epochs=1).fit(data.x.numpy(), data.y.numpy())
+    clf.save(tmp_path / "model")
+    with pytest.raises(BadInput, match="holds no encoder"):
+        Encoder.load(tmp_path / "model")
+
+
+def test_classifier_takes_encoders(encoder, tmp_path):
+    data = blobs()
+    x, y = data.x.numpy(), data.y.numpy()
+    clf = Classifier("ce", epochs=2, encoder=encoder).fit(x, y)
+    assert clf.method_.net.backbone.dim == 32  # "auto" is the encoder's kind
+    clf.save(tmp_path / "model")
+    again = Classifier.load(tmp_path / "model")  # without the encoder's file
+    assert np.array_equal(clf.predict_proba(x), again.predict_proba(x))
+    own = Classifier("ce", BACKBONE, epochs=2, pretrain=QUICK).fit(x, y)
+    assert np.array_equal(clf.predict_proba(x), own.predict_proba(x))
+
+
+def test_settings():
+    assert Settings.parse("simclr") == Settings()
+    found = Settings.parse("simclr:epochs=7,lr=0.1,augment=crop+flip")
+    assert (found.epochs, found.lr, found.augment) == (7, 0.1, "crop+flip")
+    for text, what in (("simclrr", "unknown pre-training"), ("simclr:epoch=3", "epochs")):
+        with pytest.raises(BadInput, match=what):
+            Settings.parse(text)
+    with pytest.raises(BadInput, match="must be a number"):
+        Settings.parse("simclr:epochs=many")
+
+
+def test_features_are_frozen_and_of_length_one():
+    data = pictures()
+    spec = make_spec(data, "resnet18:width=8", Recipe())
+    features = Features(spec, raw=False).train()
+    x = data.x[:8].float() / 255
+    before = {k: v.clone() for k, v in features.state_dict().items()}
+    h = features(x)
+    torch.testing.assert_close(h.norm(dim=-1), torch.ones(8))
+    assert not h.requires_grad and not features.training
+    assert all(torch.equal(before[k], v) for k, v in features.state_dict().items())
+    raw = Features(spec, raw=True)
+    assert raw.dim == 3 * 16 * 16 and raw(x).shape == (8, raw.dim)
