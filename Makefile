@@ -1,6 +1,7 @@
 # Every target makes .venv when it is missing; PYTHON chooses the interpreter it is made with.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow check bench bench-gpu fuzz docs clean
@@ -24,6 +25,10 @@ bench: .venv/ready
 
 bench-gpu: .venv/ready
 	$(BIN)/python benchmarks/gpu_throughput.py
+	$(BIN)/python benchmarks/gpu_equals_cpu.py
+
+fuzz: .venv/ready
+	YTILDE_FUZZ=10000 $(BIN)/python -m pytest -n 2 --dist load tests/test_fuzz.py
 
 docs: .venv/ready
 	$(BIN)/python docs/make.py
@@ -33,6 +38,11 @@ clean:
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,parquet]"
+ifdef HASHES
+	$(PIP) --require-hashes -r .ci/requirements.txt
+	$(PIP) --no-deps --no-build-isolation -e .
+else
+	$(PIP) -c constraints.txt torch
+	$(PIP) -c constraints.txt -e ".[dev,parquet]"
+endif
 	touch $@

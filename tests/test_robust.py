@@ -1,6 +1,7 @@
 """What goes wrong around a run: damaged files, full disks, signals, numbers that blow up."""
 
 import errno
+import importlib.util
 import json
 import random
 import shutil
@@ -348,3 +349,23 @@ def test_an_unreadable_row_has_the_label_of_nothing(pictures):
     assert (y == -1).nonzero().flatten().tolist() == bad
     assert len(trainer.unreadable) == len(trainer.notes) == 1
     assert (data.y >= 0).all()  # the data itself is not touched
+
+
+# ---- the GPU's check, tried without one ----------------------------------------------------------
+
+
+def test_gpu_check_finds_every_draw():
+    """Draws by twins on the CPU are the plain ones, and the generator itself is left alone."""
+    path = Path(__file__).parents[1] / "benchmarks" / "gpu_equals_cpu.py"
+    spec = importlib.util.spec_from_file_location("gpu_equals_cpu", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    data = blobs(96, rate=0.2)
+    for name in ("het", "mixup", "causal_nl"):
+        assert script.difference(name, data, "cpu") == (0.0, "")
+    generator = torch.Generator().manual_seed(3)
+    before = generator.get_state()
+    with script.Twins() as twins:
+        drawn = torch.rand(4, generator=generator, device="cpu")
+    assert torch.equal(before, generator.get_state()) and len(twins.twins) == 1
+    assert torch.equal(drawn, torch.rand(4, generator=generator))
