@@ -172,8 +172,10 @@ def simclr(
     name = getattr(spec.backbone, "backbone", None)
     name = name if isinstance(name, str) else None
     encoder = Encoder(name, data.shape, spec.mean.cpu(), spec.std.cpu(), weights, about)
-    if done:
+    if folder and done:
         encoder.save(done)
+        for path in (*folder.glob("checkpoint-*"), *(folder / "stages").glob("*")):
+            path.unlink()  # the way is not needed any more
     return encoder
 
 

@@ -15,6 +15,7 @@ on clean labels; here nothing is chosen.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -86,8 +87,9 @@ class LRA(Method):
         self.diffusion.feature_std[own] = h.std(0, correction=0).clamp_min(1e-3)
         trainer.train("main", self.loss, self.param_groups(), data)
 
-    def param_groups(self) -> list[nn.Parameter]:
-        return [*self.net.parameters(), *self.diffusion.parameters()]
+    def param_groups(self) -> list[Any]:
+        own = {"lr": 1e-3, "optimizer": "adam", "weight_decay": 0.0}  # whatever suits the network
+        return [*self.net.parameters(), {"params": list(self.diffusion.parameters())} | own]
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
         """Mean squared error of the denoiser for a retrieved label, weighted by its frequency."""

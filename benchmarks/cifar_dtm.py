@@ -1,0 +1,194 @@
+"""DTM, its parts and its rivals on CIFAR-10: which component earns what? For one GPU.
+
+    YTILDE_DATA=data python benchmarks/cifar_dtm.py --out results/cifar_dtm.jsonl
+
+SimCLR once (ResNet-18 with the CIFAR stem; no labels, so one encoder serves every noise and seed),
+then every row below with classifiers of 60 epochs, under one recipe (LRA: its own). "+ encoder"
+rows start their network from the same encoder as DTM does: what they gain is pre-training's. One
+JSON line a run; what is there is not run again, and a command that was stopped or ran out of
+--minutes goes on. The work folder keeps the encoder, its features in half precision and
+unfinished runs.
+"""
+
+import argparse
+import json
+import shutil
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ytilde import bench
+from ytilde.checkpoint import write_atomic
+from ytilde.contrastive import Features, Settings
+from ytilde.data import Data
+from ytilde.encoder import Encoder
+from ytilde.engine import Recipe, Record, Trainer
+from ytilde.method import create, fit_method, make_spec, pretrained
+
+ROWS: dict[str, tuple[str, dict[str, Any], bool]] = {  # method, fields, from the encoder?
+    "ce": ("ce", {}, False),
+    "dtm": ("dtm", {}, True),
+    "volminnet": ("volminnet", {}, False),
+    "lra": ("lra", {}, True),
+    "dtm without pretraining": ("dtm", {"without": "pretraining"}, False),
+    "dtm without clustering": ("dtm", {"without": "clustering"}, True),
+    "dtm without diffusion": ("dtm", {"without": "diffusion"}, True),
+    "dtm with regression": ("dtm", {"without": "denoising"}, True),
+    "ce + encoder": ("ce", {}, True),
+    "volminnet + encoder": ("volminnet", {}, True),
+    "dtm, classifier from scratch": ("dtm", {"init": "scratch"}, True),
+}
+NOISES = {
+    "instance40": ("cifar10", "instance:0.4,features=raw255"),
+    "worst": ("cifar10n-worst", None),
+    "instance20": ("cifar10", "instance:0.2,features=raw255"),
+}
+RECIPE = Recipe(
+    lr=0.05, weight_decay=5e-4, batch_size=128, schedule="cosine", augment="crop4+flip", val=0.1
+)
+
+OWN: dict[str, dict[str, Any]] = {  # as published; SGD hardly moves a network under its loss
+    "lra": {"optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0, "clip": 1.0}
+}
+
+
+class OutOfTime(Exception):
+    pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("results/cifar_dtm.jsonl"))
+    parser.add_argument("--work", type=Path, default=Path("runs/cifar_dtm"))
+    parser.add_argument("--noise", nargs="*", default=["instance40", "worst"], choices=NOISES)
+    parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=ROWS)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--pretrain-epochs", type=int, default=200)
+    parser.add_argument("--backbone", default="resnet18")
+    parser.add_argument("--encoder", type=Path, help="instead of pre-training here")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long")
+    parser.add_argument("--tiny", action="store_true", help="made images and a tiny network")
+    args = parser.parse_args()
+    if args.tiny:
+        args.backbone, args.epochs, args.pretrain_epochs = "resnet18:width=8", 2, 1
+    deadline = time.monotonic() + 60 * args.minutes
+
+    def tick(record: Record) -> None:
+        shown = {k: round(v, 4) for k, v in record.items() if isinstance(v, float)}
+        print(record["stage"], f"{record['epoch']}/{record['epochs']}", shown, flush=True)
+        if time.monotonic() > deadline:
+            raise OutOfTime
+
+    try:
+        encoder = get_encoder(args, tick)
+        for seed in args.seeds:
+            for noise in args.noise:
+                for row in args.rows:
+                    run(args, encoder, row, noise, seed, tick)
+    except OutOfTime:
+        print("out of time: the same command goes on")
+
+
+def get_encoder(args: argparse.Namespace, tick: Any) -> Encoder:
+    """SimCLR's; kept with the features of the training and test images."""
+    path = args.encoder or args.work / "encoder.safetensors"
+    if path.exists():
+        return Encoder.load(path)
+    data = bench._load("cifar10", "train", None, args.tiny)
+    text = f"simclr:epochs={args.pretrain_epochs}" + (",batch_size=100" if args.tiny else "")
+    began = time.perf_counter()
+    found = pretrained(data, args.backbone, RECIPE, text, args.work / "pretrain", tick)
+    half = {k: v.half() if v.is_floating_point() else v for k, v in found.weights.items()}
+    found = replace(found, weights=half)  # what a later session is given, from the first run on
+    found.save(path)
+    save_features(args, found)
+    line = {"name": "simclr", "backbone": args.backbone, **asdict(Settings.parse(text))}
+    line |= {k: found.about[k] for k in ("knn_accuracy", "linear_accuracy")}
+    line["seconds"] = round(time.perf_counter() - began, 1)
+    write(args.out, line | about())
+    shutil.rmtree(args.work / "pretrain", ignore_errors=True)
+    return found
+
+
+def save_features(args: argparse.Namespace, encoder: Encoder) -> None:
+    arrays = {}
+    for split in ("train", "test"):
+        data = bench._load("cifar10", split, None, args.tiny)
+        model = Features(make_spec(data, args.backbone, RECIPE, encoder), raw=False)
+        trainer = Trainer(model, RECIPE)
+        model.to(trainer.device)
+        h: Tensor = trainer.map(lambda batch, model=model: model(batch.x), data)  # type: ignore
+        arrays[split] = h.half().cpu().numpy()
+
+    def save(path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez(file, **arrays)
+
+    write_atomic(args.work / "features.npz", save)
+
+
+def run(
+    args: argparse.Namespace, encoder: Encoder, row: str, noise: str, seed: int, tick: Any
+) -> None:
+    name, fields, from_encoder = ROWS[row]
+    key = {"row": row, "noise": noise, "seed": seed, "classifier_epochs": args.epochs}
+    key |= {"backbone": args.backbone, "tiny": args.tiny}
+    if any(key.items() <= line.items() for line in lines(args.out)):
+        return
+    print(key, flush=True)
+    recipe = replace(RECIPE, epochs=args.epochs, seed=seed, **OWN.get(row, {}))
+    data, test, rate, made = noisy_data(args, noise, recipe)
+    method = create(name, **fields)
+    folder = args.work / "-".join(map(str, [row, noise, seed, args.epochs])).replace(" ", "_")
+    trainer = fit_method(
+        method,
+        data,
+        recipe,
+        backbone=args.backbone,
+        encoder=encoder if from_encoder else None,
+        folder=folder,
+        resume=True,
+        monitor=lambda trainer: bench.measure(trainer, {"test_": test}),
+        on_record=tick,
+        checkpoint_every=30.0,
+    )
+    line = {**key, "method": name, "fields": fields, "from_encoder": from_encoder, "rate": rate}
+    line |= {"pretrain": encoder.about if from_encoder else None, "recipe": asdict(recipe)}
+    line |= bench.protocols(trainer.history) | bench.transition_errors(trainer, data, made)
+    line |= {"notes": trainer.notes, "seconds": round(sum(r["seconds"] for r in trainer.history))}
+    write(args.out, line | about())
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def noisy_data(
+    args: argparse.Namespace, noise: str, recipe: Recipe
+) -> tuple[Data, Data, float | None, Any]:
+    source, text = NOISES[noise]
+    made_of = {"data": source, "noise": text, "tests": ["cifar10"], "rows": None}
+    made_of |= {"stand_in": args.tiny, "noisy_test": False}
+    data, tests, rate, made = bench.prepare(made_of, recipe, None)
+    return data, tests["test_"], rate, made
+
+
+def about() -> dict[str, Any]:
+    """What a number carries with it."""
+    return {"versions": bench.versions(), "commit": bench.commit()}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+
+
+def write(path: Path, line: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
