@@ -2,7 +2,7 @@
 
     .venv/bin/python .ci/lock.py
 
-pip cannot check digests through `-c constraints.txt`: one digest turns on hash checking for all that
+pip cannot check digests through `-c constraints.txt`: one digest turns on checking for all that
 is installed, and an editable project has none. So this resolves the project under the constraints,
 without installing, and lists what pip would fetch for this Python and platform.
 """

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from . import datasets, noise
 from .backbones import list_backbones
@@ -174,10 +174,32 @@ def read_table(path: Path) -> Table:
         rows = tuple(Row(**each) for each in raw.pop("rows", []))
         raw["notes"] = tuple(raw.get("notes", ()))
         table = Table(path.stem, groups=groups, rows=rows, **raw)
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise BadInput(f"{path} does not describe a table: {error}") from None
     _validate(table, path)
     return table
+
+
+def _strange(item: Any) -> str | None:
+    """The first field of a dataclass whose value is not of its declared type."""
+    hints = get_type_hints(type(item))
+    return next((name for name in hints if not _is(getattr(item, name), hints[name])), None)
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Is the value, as TOML gives it, of this type?"""
+    inner = get_args(hint)
+    if hint is Any:
+        return isinstance(value, str | int | float | list | dict)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_is(v, inner[1]) for v in value.values())
+    if get_origin(hint) in (list, tuple):
+        return isinstance(value, list | tuple) and all(_is(v, inner[0]) for v in value)
+    if inner:
+        return any(_is(value, each) for each in inner)
+    if hint in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, int | float if hint is float else hint)
 
 
 def _group(raw: dict[str, Any], metrics: list[str]) -> Group:
@@ -192,7 +214,13 @@ def _validate(table: Table, path: Path) -> None:
         if not condition:
             raise BadInput(f"{path}: {what}")
 
+    columns = [column for group in table.groups for column in group.columns]
+    for item in (*table.rows, *columns, *table.groups, table):
+        name = _strange(item)
+        what = f"{name!r} of {type(item).__name__.lower()} {item.name!r}"  # type: ignore[attr-defined]
+        need(name is None, f"{what} is of another type than it should be")
     need(bool(table.groups and table.rows), "a table needs groups and rows")
+    need(table.seeds > 0 and table.reduced_epochs > 0, "seeds and epochs are positive numbers")
     need(table.protocol in PROTOCOLS, f"unknown protocol {table.protocol!r}")
     need(table.select in ("val_accuracy", "val_nll"), f"unknown select {table.select!r}")
     need(table.test in ("welch", "paired"), f"unknown test {table.test!r}")
@@ -210,6 +238,11 @@ def _validate(table: Table, path: Path) -> None:
             settings = table.recipe | group.recipe | row.recipe
             strange = sorted(set(settings) - recipe_fields)
             need(not strange, f"{where}: unknown recipe fields {strange}")
+            need(_typed(settings), f"{where}: a value of the recipe is of another type")
+            try:
+                Recipe(**settings)
+            except BadInput as error:
+                need(False, f"{where}: {error}")
             cells = row.paper.get(group.name, [])
             published = not row.paper or len(cells) == len(group.columns)
             need(published, f"{where}: {len(cells)} cells of the paper")
@@ -217,6 +250,12 @@ def _validate(table: Table, path: Path) -> None:
                 need(len(figures(text)) == len(group.metrics), f"{where}: figures {text!r}")
             for name, values in row.per_column.get(group.name, {}).items():
                 need(len(values) == len(group.columns), f"{where}: {len(values)} values of {name}")
+
+
+def _typed(settings: dict[str, Any]) -> bool:
+    """Are these of the types of a Recipe's fields?"""
+    hints = get_type_hints(Recipe)
+    return all(_is(value, hints[name]) for name, value in settings.items())
 
 
 def figures(text: str) -> tuple[Figure, ...]:

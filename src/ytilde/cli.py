@@ -672,6 +672,9 @@ def main() -> None:
     except Exception as error:
         if "click" not in type(error).__module__ and "typer" not in type(error).__module__:
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())  # type: ignore[attr-defined]
+            sys.exit(0)
         if hasattr(error, "format_message"):
             _fail(error.format_message(), getattr(error, "exit_code", 2))
         sys.exit(getattr(error, "exit_code", 1))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import warnings
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -289,6 +288,8 @@ def _labels(
         where, truth = f"the {kind} of {what}", kind == "clean labels"
         if labels is None:
             parts.append(None)
+        elif not np.ndim(labels):
+            raise BadInput(f"{_sentence(where)} are one number; give one for every row.")
         elif names and np.asarray(labels).dtype.kind in "iu":
             parts.append(_renumber(labels, names, fixed, where, truth))
         else:
@@ -373,12 +374,12 @@ def _npz(path: Path, options: _Options) -> Source:
     try:
         with np.load(path, allow_pickle=False) as file:
             parts = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # damaged archives raise many kinds
         raise BadInput(f"{path} cannot be read as plain arrays ({error}).") from error
     for key in ("x", "y") if options.labelled else ("x",):
         if key not in parts:
             raise BadInput(f"{path} has no array {key!r}; it holds {', '.join(parts)}.")
-    names = [str(name) for name in parts["names"]] if "names" in parts else None
+    names = [str(name) for name in parts["names"].reshape(-1)] if "names" in parts else None
     return _arrays(parts["x"], parts.get("y"), parts.get("clean"), options, str(path), names)
 
 
@@ -394,8 +395,8 @@ def _read_table(path: Path, options: _Options) -> pd.DataFrame:
         raise BadInput(f"{path} needs pyarrow: pip install 'ytilde[parquet]'.") from error
     except BadInput:
         raise
-    except (OSError, ValueError, pd.errors.ParserWarning) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+    except Exception as error:  # pandas and pyarrow raise many kinds on damaged files
+        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
         raise BadInput(f"{path} cannot be read as a table ({reason}).") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -53,13 +54,18 @@ class Run:
         if force and not resume:
             _empty(folder)
         if not exists or not resume:
-            write_text(folder / "config.json", json.dumps(config, indent=1))
+            signed = {**config, "digest": _digest(config)}
+            write_text(folder / "config.json", json.dumps(signed, indent=1))
         return cls(folder, lock, new=not exists)
 
     @staticmethod
     def config(folder: Path) -> dict[str, Any]:
         try:
-            return json.loads((folder / "config.json").read_text())
+            config = json.loads((folder / "config.json").read_text())
+            digest = config.pop("digest", None) if isinstance(config, dict) else ""
+            if digest is not None and digest != _digest(config):
+                raise ValueError("it was changed or damaged, its digest does not fit its content")
+            return config
         except FileNotFoundError:
             raise BadInput(
                 f"{folder} holds no run; `ytilde fit ... --out {folder}` makes one"
@@ -71,7 +77,7 @@ class Run:
     def history(folder: Path) -> list[Record]:
         """The epochs' records; of an epoch that was run twice (after a crash) the later one."""
         path = folder / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
         records: dict[tuple[str, int], Record] = {}
         for line in lines:
             try:
@@ -126,6 +132,10 @@ def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
             f"{folder} was started with other settings ({', '.join(differ)}); "
             "repeat its command, or use --force"
         )
+
+
+def _digest(config: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(_plain(config)).encode(), digest_size=16).hexdigest()
 
 
 def _foreign(path: Path) -> bool:
