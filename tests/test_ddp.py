@@ -206,3 +206,16 @@ def test_data_crosses_to_other_processes_by_value():
 
     data = Data(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64), 2)
     assert isinstance(_sent(data).x, np.ndarray) and isinstance(_sent(data).y, np.ndarray)
+
+
+def test_on_gpus_batch_norm_is_synchronised(monkeypatch):
+    monkeypatch.setattr(parallel.Team, "agree", lambda self, tensors: None)
+    method = create("ce")
+    fit_method(method, blobs(40), replace(RECIPE, epochs=1), backbone=Normed())
+    before = dict(method.named_parameters())
+    with parallel.Team(0, 2).sharing(method, torch.device("cuda")):
+        kinds = [type(module) for module in method.net.backbone.modules()]
+        assert nn.SyncBatchNorm in kinds and nn.BatchNorm1d not in kinds
+    after = dict(method.named_parameters())
+    assert list(before) == list(after) and all(before[k] is after[k] for k in before)
+    assert method.predict_proba(torch.zeros(2, 6)).shape == (2, 3)

@@ -193,7 +193,7 @@ class Trainer:
 
     val: rows with NOISY labels held out for selection. monitor: called after each validated epoch
     for figures that are only recorded (test accuracy), never used. weights: how often each row is
-    drawn, relative to the others.
+    drawn, relative to the others. team: the processes that train this method together.
     """
 
     def __init__(

@@ -27,10 +27,13 @@ _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class Team:
-    """The processes that train one model; a team of one needs no communication."""
+    """The processes that train one model; a team of one needs no communication.
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size = rank, size
+    direct: GPU tensors are gathered where they are; gloo cannot, so there they go by the CPU.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, direct: bool = False) -> None:
+        self.rank, self.size, self.direct = rank, size, direct
         self.together = size > 1  # False while the leader works alone
 
     def own(self, x: Tensor) -> Tensor:
@@ -112,9 +115,10 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, team: Team) -> Tensor:
         ctx.team = team
-        out = x.new_empty(team.size * len(x), *x.shape[1:])
-        dist.all_gather(list(_bytes(out).chunk(team.size)), _bytes(x.contiguous()))
-        return out
+        part = x.contiguous() if team.direct else x.contiguous().cpu()
+        out = part.new_empty(team.size * len(part), *part.shape[1:])
+        dist.all_gather(list(_bytes(out).chunk(team.size)), _bytes(part))
+        return out.to(x.device)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -198,9 +202,10 @@ def _enter(address: str, rank: int, size: int, local: int, here: int) -> None:
     cards = torch.cuda.device_count()
     if cards:
         torch.cuda.set_device(local % cards)
-    backend = "cpu:gloo,cuda:nccl" if cards >= here else "gloo"  # NCCL wants a GPU for each
+    direct = cards >= here  # NCCL wants a GPU for each
+    backend = "cpu:gloo,cuda:nccl" if direct else "gloo"
     dist.init_process_group(backend, init_method=address, rank=rank, world_size=size)
-    _TEAM = Team(rank, size)
+    _TEAM = Team(rank, size, direct)
 
 
 @contextmanager
