@@ -34,7 +34,7 @@ from ytilde.method import Method, create, fit_method
 from ytilde.transition import class_floor, from_cleanlab, row_error
 
 METHODS = ["forward", "backward", "reweight", "t_revision", "dual_t", "volminnet"]
-METHODS += ["ptd", "bltm", "meidtm", "dtm"]
+METHODS += ["ptd", "bltm", "meidtm", "dtm", "dtm:without=diffusion", "dtm:without=denoising"]
 RATE = 0.4
 
 
@@ -72,7 +72,9 @@ def about(seed: int, made: noise.Noisy) -> dict[str, Any]:
 def method(
     name: str, data: Data, test: Data, made: noise.Noisy, seed: int, epochs: int | None
 ) -> list[dict[str, Any]]:
-    began, found = time.perf_counter(), create(name)
+    kind, _, text = name.partition(":")  # "dtm:without=diffusion" sets a field
+    fields = dict([text.split("=")]) if text else {}
+    began, found = time.perf_counter(), create(kind, **fields)
     recipe = default_recipe(data.shape, len(data), seed=seed, epochs=epochs)
     trainer = fit_method(found, data, recipe, backbone="mlp")
     T = all_T(found, trainer, data)
@@ -135,11 +137,11 @@ def show(path: Path) -> None:
     for text in path.read_text().splitlines():
         line = json.loads(text)
         found.setdefault(line["name"], []).append(line)
-    print(f"{'':18} {'row error':>9} {'sd':>6} {'n':>3} {'test accuracy':>14}")
+    print(f"{'':22} {'row error':>9} {'sd':>6} {'n':>3} {'test accuracy':>14}")
     for name, lines in sorted(found.items(), key=lambda item: mean(item[1], "row_error")):
         sd = statistics.stdev(line["row_error"] for line in lines) if len(lines) > 1 else 0.0
         accuracy = f"{mean(lines, 'test_accuracy'):.3f}" if "test_accuracy" in lines[0] else ""
-        print(f"{name:18} {mean(lines, 'row_error'):9.4f} {sd:6.4f} {len(lines):3} {accuracy:>14}")
+        print(f"{name:22} {mean(lines, 'row_error'):9.4f} {sd:6.4f} {len(lines):3} {accuracy:>14}")
 
 
 def mean(lines: list[dict[str, Any]], key: str) -> float:

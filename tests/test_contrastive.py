@@ -279,3 +279,23 @@ def test_features_are_frozen_and_of_length_one():
     assert all(torch.equal(before[k], v) for k, v in features.state_dict().items())
     raw = Features(spec, raw=True)
     assert raw.dim == 3 * 16 * 16 and raw(x).shape == (8, raw.dim)
+
+
+def test_the_command_writes_an_encoder_that_fit_takes(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from ytilde.cli import app
+
+    def run(*words):
+        return CliRunner().invoke(app, list(map(str, words)))
+
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # the tests' own handlers stay
+    made = tmp_path / "encoder.safetensors"
+    done = run("pretrain", "digits", "--epochs", 2, "--lr=0.05", "--out", made)
+    assert done.exit_code == 0 and "knn accuracy on noisy labels" in done.output, done.output
+    assert [path.name for path in tmp_path.iterdir()] == [made.name]
+    assert Encoder.load(made).about["epochs"] == 2
+    fitted = run("fit", "digits", "--encoder", made, "--epochs", 1, "--out", tmp_path / "a")
+    assert fitted.exit_code == 0, fitted.output
+    wrong = run("pretrain", "digits", "--epoch", 2, "--out", made)
+    assert isinstance(wrong.exception, BadInput) and "epochs" in str(wrong.exception)

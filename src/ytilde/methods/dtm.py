@@ -66,14 +66,11 @@ class DTM(Method):
     samples: int = 8  # draws of W(x) that T(x) is the mean of
 
     def pretraining(self, shape: tuple[int, ...]) -> str | None:
-        wanted = not self.raw(shape) and self.without != "pretraining"
-        return f"simclr:epochs={self.pretrain_epochs},seed={self.encoder_seed}" if wanted else None
+        return None if self.raw(shape) or self.without == "pretraining" else simclr_of(self)
 
     def raw(self, shape: tuple[int, ...]) -> bool:
-        """Are the features the inputs themselves?"""
-        check(self, "features", ("auto", "encoder", "raw"))
-        auto = len(shape) == 1 and self.without != "pretraining"
-        return self.features == "raw" or (self.features == "auto" and auto)
+        """Are the features the inputs themselves? Without pre-training they are a classifier's."""
+        return takes_raw(self, shape) and self.without != "pretraining"
 
     def build(self, spec: Spec) -> None:
         check(self, "without", ABLATIONS)
@@ -342,6 +339,16 @@ def weights_of(T: Tensor) -> Tensor:
 
 
 # ---- shared -------------------------------------------------------------------------------------
+
+
+def takes_raw(method: Any, shape: tuple[int, ...]) -> bool:
+    """Are the features the inputs themselves? As "auto", vectors are."""
+    check(method, "features", ("auto", "encoder", "raw"))
+    return method.features == "raw" or (method.features == "auto" and len(shape) == 1)
+
+
+def simclr_of(method: Any) -> str:
+    return f"simclr:epochs={method.pretrain_epochs},seed={method.encoder_seed}"
 
 
 def encoder_features(encoder: Features, data: Data, trainer: Trainer) -> Tensor:

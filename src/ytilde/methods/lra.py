@@ -27,7 +27,7 @@ from ..diffusion import Denoiser, Diffusion, Schedule
 from ..engine import Trainer
 from ..losses import weighted_mean
 from ..method import Method, register
-from .dtm import check, encoder_features, from_scratch
+from .dtm import check, encoder_features, from_scratch, simclr_of, takes_raw
 
 
 @register("lra")
@@ -45,13 +45,7 @@ class LRA(Method):
     predict: str = "x0"  # what the denoiser gives: x0, eps or v
 
     def pretraining(self, shape: tuple[int, ...]) -> str | None:
-        wanted = not self.raw(shape)
-        return f"simclr:epochs={self.pretrain_epochs},seed={self.encoder_seed}" if wanted else None
-
-    def raw(self, shape: tuple[int, ...]) -> bool:
-        """Are the features the inputs themselves?"""
-        check(self, "features", ("auto", "encoder", "raw"))
-        return self.features == "raw" or (self.features == "auto" and len(shape) == 1)
+        return None if takes_raw(self, shape) else simclr_of(self)
 
     def build(self, spec: Spec) -> None:
         check(self, "init", ("encoder", "scratch"))
@@ -60,7 +54,7 @@ class LRA(Method):
         self.spec = from_scratch(spec) if self.init == "scratch" else spec
         self.net = self.new_net()
         self.net.head = nn.Identity()  # type: ignore[assignment]  # the diffusion is the head
-        self.encoder = Features(spec, self.raw(spec.shape))
+        self.encoder = Features(spec, takes_raw(self, spec.shape))
         self.scale = nn.LayerNorm(spec.dim, elementwise_affine=False)
         K, dim = spec.num_classes, spec.dim + self.encoder.dim
         self.diffusion = Diffusion(
