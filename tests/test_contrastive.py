@@ -299,3 +299,18 @@ def test_the_command_writes_an_encoder_that_fit_takes(tmp_path, monkeypatch):
     assert fitted.exit_code == 0, fitted.output
     wrong = run("pretrain", "digits", "--epoch", 2, "--out", made)
     assert isinstance(wrong.exception, BadInput) and "epochs" in str(wrong.exception)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_captured_step_pretrains_like_an_eager_one():
+    made = [
+        pretrained(
+            pictures(),
+            "resnet18:width=8",
+            Recipe(device="cuda", precision="float32", graph=graph),
+            "simclr:epochs=4,batch_size=24,lr=0.05",
+        )
+        for graph in (True, False)
+    ]
+    for key, value in made[0].weights.items():
+        torch.testing.assert_close(value, made[1].weights[key], rtol=1e-3, atol=1e-4)
