@@ -311,7 +311,19 @@ def test_default_recipes_fit_the_kind_of_data():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"epochs": 0}, {"val": 1.5}, {"optimizer": "sdg"}, {"keep": "x"}, {"schedule": "y"}]
+    "wrong",
+    [
+        {"epochs": 0},
+        {"val": 1.5},
+        {"optimizer": "sdg"},
+        {"keep": "x"},
+        {"schedule": "y"},
+        {"lr": -math.inf},
+        {"lr": math.nan},
+        {"momentum": 1.0},
+        {"weight_decay": -1},
+        {"workers": -1},
+    ],
 )
 def test_bad_recipes_are_refused(wrong):
     with pytest.raises(BadInput):

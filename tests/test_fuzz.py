@@ -338,11 +338,11 @@ def run(given_words, root: Path):
 @fuzz("words")
 @given(given_words=words())
 def test_command_lines(place, given_words):
-    run(given_words, place)
-    whole(place)
     for path in place.iterdir():
         if path.name not in ("d.csv", "run"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run(given_words, place)
+    whole(place)
 
 
 # ---- TOML tables ---------------------------------------------------------------------------------

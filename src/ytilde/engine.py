@@ -66,8 +66,14 @@ class Recipe:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.val < 1:
-            raise BadInput(f"val must be a fraction in [0, 1), not {self.val}")
+        for name in ("val", "momentum", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadInput(f"{name} must be a fraction in [0, 1), not {getattr(self, name)}")
+        for name in ("lr", "weight_decay", "clip", "patience", "workers"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadInput(
+                    f"{name} must be a finite number from 0 on, not {getattr(self, name)}"
+                )
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 given = getattr(self, name)
