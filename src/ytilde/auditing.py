@@ -43,6 +43,7 @@ __all__ = [
     "confident_learning",
     "knn_vote",
     "margin",
+    "overlap",
     "self_confidence",
     "small_loss",
 ]
@@ -192,6 +193,17 @@ def audit(
     readings = _readings(known)
     judged = _judge(known, readings)
     return _summary(known, judged, names)
+
+
+def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
+    """How far the classes overlap: the share of rows whose likeliest class is expected not to be
+    the truth, even in the strict reading, which believes in clear classes wherever it can."""
+    p = _as_numpy(pred_probs)
+    given, _ = _labels(y, p, None)
+    known = _Known(p, given, np.flatnonzero(given != IGNORE), None)
+    _, strict = _readings(known)
+    doubt = sum(len(part) - strict.clean(part).max(1).sum() for _, part, _, _ in known.chunks())
+    return float(doubt / len(known.rows))
 
 
 # --- the model -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from scipy.stats import ttest_1samp
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from .auditing import Audit, audit
+from .auditing import Audit, audit, overlap
 from .checkpoint import write_text
 from .data import IGNORE, BadInput, Batch, Data
 from .engine import Trainer, default_recipe
@@ -35,6 +35,8 @@ __all__ = ["Dependence", "Diagnosis", "Paired", "dependence", "diagnose", "diagn
 
 RIDGES = (0.3, 1.0, 3.0, 10.0)  # more for noisier labels; the leave-one-out error chooses
 CLEAR = 0.5  # share of the rows predicted a class, those of the largest margin, that is tested
+CLEARER = 0.35  # the same where classes overlap: the model's own errors lie in patches, like noise
+OVERLAP = 0.02  # share of the rows in doubt from which on classes overlap
 NEIGHBOURS = 15
 LEVEL = 0.05
 FEW = 20  # wrong labels under which there is nothing to test
@@ -238,12 +240,14 @@ def dependence(
     H0's labels are drawn from the estimated T of the predicted classes, and everything from the
     prediction on is done anew for each draw, so that its errors are in the null distribution too.
     """
-    gain, predicted, T = _local_gain(model, y, num_classes)
+    doubt = overlap(_probabilities(model.leave_one_out(y, num_classes)), y)
+    clear = CLEAR if doubt < OVERLAP else CLEARER
+    gain, predicted, T = _local_gain(model, y, num_classes, clear)
     rows = T[predicted]
     null = []
     for _ in range(draws):
         simulated = torch.multinomial(rows, 1, generator=generator).squeeze(1)
-        null.append(_local_gain(model, simulated, num_classes)[0])
+        null.append(_local_gain(model, simulated, num_classes, clear)[0])
     # gains that differ by rounding alone are ties, and ties count against dependence
     higher = sum(value >= gain - 1e-9 for value in null)
     first, second = T[predicted.unique()].topk(2, 1).values.T
@@ -253,7 +257,9 @@ def dependence(
     return Dependence(gain, expected, (1 + higher) / (draws + 1), draws, conclusive)
 
 
-def _local_gain(model: Kernel, y: Tensor, num_classes: int) -> tuple[float, Tensor, Tensor]:
+def _local_gain(
+    model: Kernel, y: Tensor, num_classes: int, clear: float = CLEAR
+) -> tuple[float, Tensor, Tensor]:
     """(mean gain in nats of neighbours over T on the clear rows, predicted classes [N], T [K, K]).
 
     Both guesses of a row's label leave its own out. The neighbours' counts are shrunk to the
@@ -265,7 +271,7 @@ def _local_gain(model: Kernel, y: Tensor, num_classes: int) -> tuple[float, Tens
     gain, count = 0.0, 0
     for c in range(num_classes):
         rows = (predicted == c).nonzero().squeeze(1)
-        rows = rows[margin[rows].argsort(descending=True)[: int(CLEAR * len(rows))]]
+        rows = rows[margin[rows].argsort(descending=True)[: int(clear * len(rows))]]
         near = min(NEIGHBOURS, len(rows) // 4)
         if near < 3:
             continue
