@@ -369,3 +369,16 @@ def test_gpu_check_finds_every_draw():
         drawn = torch.rand(4, generator=generator, device="cpu")
     assert torch.equal(before, generator.get_state()) and len(twins.twins) == 1
     assert torch.equal(drawn, torch.rand(4, generator=generator))
+
+
+def test_force_does_not_throw_a_review_away(tmp_path):
+    folder = tmp_path / "run"
+    with Run.open(folder, {"a": 1}, resume=False, force=False):
+        pass
+    (folder / "review.sqlite").write_bytes(b"decisions")
+    with pytest.raises(BadInput, match="--export"):
+        Run.open(folder, {"a": 2}, resume=False, force=True)
+    assert (folder / "review.sqlite").read_bytes() == b"decisions"
+    (folder / "review.sqlite").unlink()
+    with Run.open(folder, {"a": 2}, resume=False, force=True):
+        assert Run.config(folder) == {"a": 2}

@@ -38,6 +38,11 @@ class Run:
             raise BadInput(f"{folder} holds a run already; use --resume, --force or another --out")
         if folder.exists() and not exists and not resume and any(map(_foreign, folder.iterdir())):
             raise BadInput(f"{folder} is not empty and holds no run; give --out another folder")
+        if force and (folder / "review.sqlite").exists():
+            raise BadInput(
+                f"{folder} holds the decisions of a review; keep them with `ytilde review {folder} "
+                "--export labels.csv` and delete review.sqlite, or give --out another folder"
+            )
         if resume and exists:
             _same_run(cls.config(folder), config, folder)
         try:
