@@ -56,5 +56,5 @@ for ax, (name, (fields, starts)) in zip(axes[1:], METHODS.items(), strict=True):
     print(f"{name}: {right:.1%} of the points right")
     ax.contourf(axis, axis, surface, levels=20, cmap="RdBu_r", alpha=0.5, vmin=0, vmax=1)
     ax.scatter(*x.T, c=clean, cmap="RdBu_r", s=4)
-    ax.set(title=f"{name}: {right:.1%} right (points: truth)", ylim=(-1, 1.5))
+    ax.set(title=f"{name}: {right:.1%} of the points right", ylim=(-1, 1.5))
 figure.savefig(args.out, bbox_inches="tight")
