@@ -222,3 +222,19 @@ def test_a_killed_fit_resumes_to_the_same_bits(table, tmp_path):
 @pytest.mark.slow
 def test_a_fit_killed_ten_times_resumes_to_the_same_bits(table, tmp_path):
     killed_and_resumed(table, tmp_path, kills=10, seed=1)
+
+
+def test_a_test_file_needs_no_column_with_true_labels(tmp_path):
+    """Its own labels are the truth; without the option's column in the training file it ends."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 3)), columns=["a", "b", "c"])
+    frame["truth"] = np.where(frame.a > 0, "up", "down")
+    frame["label"] = frame.truth
+    frame[:40].to_csv(tmp_path / "data.csv", index=False)
+    frame[40:].drop(columns="truth").to_csv(tmp_path / "test.csv", index=False)
+    words = ["fit", str(tmp_path / "data.csv"), "--clean-label", "truth", "--epochs", "1"]
+    words += ["--method", "ce", "--device", "cpu"]
+    out = str(tmp_path / "run")
+    ytilde(*words, "--test", str(tmp_path / "test.csv"), "--out", out)
+    assert "last" in json.loads((tmp_path / "run" / "summary.json").read_text())
+    refused("fit", str(tmp_path / "test.csv"), *words[2:], "--out", out + "2", match="truth")

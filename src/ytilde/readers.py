@@ -423,7 +423,9 @@ def _label_columns(
     found = label or next((c for c in ("label", "y") if c in columns), None)
     if options.labelled and (found is None or found not in columns):
         raise _no_column(found or "label", "label", columns, what)
-    if options.clean_label and clean not in columns:
+    if clean not in columns and schema:
+        clean = None  # test data need not have it: its labels are then taken for the truth
+    elif options.clean_label and clean not in columns:
         raise _no_column(options.clean_label, "clean label", columns, what)
     if clean is None:  # the truth must never become a feature
         clean = next((c for c in ("clean_label", "clean") if c in columns and c != found), None)
