@@ -416,14 +416,18 @@ def audit(
     result.to_csv(run / "issues.csv")
     result.to_json(run / "audit.json")
     result.to_html(run / "report.html")
+    written = [run / "issues.csv", run / "report.html"]
     if fix_above is not None:
-        write_csv(run / "labels.csv", result.fixed_labels(fix_above))
+        written.append(run / "labels.csv")
+        write_csv(written[-1], result.fixed_labels(fix_above))
     if label_studio is not None:
+        written.append(label_studio)
         result.to_label_studio(label_studio)
     if argilla is not None:
+        written.append(argilla)
         result.to_argilla(argilla)
     out.print(result.summary())
-    out.print(f"written: {run / 'issues.csv'}, {run / 'report.html'}")
+    out.print(f"written: {', '.join(map(str, written))}")
     out.print(f"next: ytilde review {run}")
 
 
