@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from ytilde import datasets, noise
+from ytilde.cli import versions
 from ytilde.diagnosis import LEVEL, diagnose
 
 NULL = (
@@ -45,7 +46,7 @@ def one(name: str, text: str, seed: int, draws: int) -> dict:
         "p_value": test.p_value, "gain": test.gain, "expected": test.expected,
         "conclusive": test.conclusive, "true_rate": made.rate,
         "rate": [float(rate), rate.low, rate.high], "method": found.method,
-        "seconds": round(time.perf_counter() - began, 1),
+        "seconds": round(time.perf_counter() - began, 1), "versions": versions(),
     }  # fmt: skip
 
 
