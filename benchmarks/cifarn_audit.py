@@ -22,6 +22,7 @@ from torch import Tensor
 from ytilde import Classifier, audit, datasets
 from ytilde.auditing import BASELINES
 from ytilde.cli import versions
+from ytilde.contrastive import neighbours
 from ytilde.metrics import auroc, average_precision, calibration_error, f1
 
 
@@ -41,7 +42,7 @@ def probs(options: argparse.Namespace) -> None:
         p[held] = clf.predict_proba(rest)
         net = clf.method_.net
         features = clf._trainer().map(lambda batch, net=net: net.features(batch.x), rest)
-        vote[held] = neighbours(features.float(), rest.y.to(features.device)).cpu()
+        vote[held] = agreement(features.float(), rest.y.to(features.device)).cpu()
         print(f"{options.labels} {options.method}: {time.perf_counter() - began:.0f} s", flush=True)
     told = {"labels": options.labels, "method": options.method, "epochs": options.epochs}
     told |= {"backbone": options.backbone, "seed": options.seed, "versions": versions()}
@@ -51,15 +52,11 @@ def probs(options: argparse.Namespace) -> None:
     np.savez_compressed(path, p=p, vote=vote, told=json.dumps(told))
 
 
-def neighbours(features: Tensor, y: Tensor, k: int = 10) -> Tensor:
+def agreement(features: Tensor, y: Tensor, k: int = 10) -> Tensor:
     """The share of the k nearest other rows (cosine) that carry the row's label [N]."""
     x = torch.nn.functional.normalize(features - features.mean(0), dim=1)
-    share = []
-    for rows in torch.arange(len(x), device=x.device).split(2048):
-        near = (x[rows] @ x.T).topk(k + 1, 1).indices
-        other = near != rows[:, None]
-        share.append(((y[near] == y[rows, None]) & other).sum(1) / k)
-    return torch.cat(share)
+    near = neighbours(x, x, k, same=True)
+    return (y[near] == y[:, None]).float().mean(1)
 
 
 def score(options: argparse.Namespace) -> None:

@@ -29,7 +29,7 @@ from .checkpoint import write_text
 from .data import IGNORE, BadInput, Batch, Data
 from .engine import Trainer, default_recipe
 from .method import create, fit_method
-from .readers import split
+from .readers import encode, split
 
 __all__ = ["Dependence", "Diagnosis", "Paired", "dependence", "diagnose", "diagnose_data"]
 
@@ -397,12 +397,8 @@ def _checked(
     if not x.isfinite().all():
         raise BadInput("the features hold NaN or infinite values; remove or fill them")
     if given.dtype.kind not in "iu":
-        known = tuple(names) if names is not None else tuple(sorted({str(v) for v in given}))
-        number = {name: i for i, name in enumerate(known)}
-        strange = next((str(v) for v in given if str(v) not in number), None)
-        if strange is not None:
-            raise BadInput(f"the label {strange!r} is not among the names of the classes")
-        given, names = np.array([number[str(v)] for v in given]), known
+        coded, names = encode(given, names)
+        given = coded.numpy()
     label = torch.from_numpy(given.astype(np.int64))
     keep = label != IGNORE
     x, label = x[keep], label[keep]
