@@ -37,6 +37,7 @@ MODELS = {
     "resnet18": ("resnet18:stem=cifar", (3, 32, 32), 128),
     "wide_resnet": ("wide_resnet", (3, 32, 32), 128),
     "lenet5": ("lenet5", (1, 28, 28), 256),
+    "resnet18, Fashion-MNIST": ("resnet18:stem=imagenet", (1, 28, 28), 128),
 }
 METHODS = ("ce", "ln", "het", "co_teaching", "causal_nl")
 

@@ -337,6 +337,18 @@ class LeNet5(Backbone):
         return self.layers(x)
 
 
+class _GroupNorm(nn.GroupNorm):
+    """In the precision of its input: autocast would make it float32, and every map twice as large.
+
+    The kernel sums in float32 either way.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.group_norm(x, self.num_groups, weight, bias, self.eps)
+
+
 @_register("cnn9")
 class CNN9(Backbone):
     """The nine-layer CNN of Co-teaching (Han et al. 2018, Table 2); GroupNorm(2): paper 002.
@@ -357,7 +369,7 @@ class CNN9(Backbone):
         super().__init__()
 
         def conv(c_in: int, c_out: int, pad: int) -> nn.Sequential:
-            after = _bn(c_out) if norm == "batch" else nn.GroupNorm(2, c_out)
+            after = _bn(c_out) if norm == "batch" else _GroupNorm(2, c_out)
             layer = nn.Conv2d(c_in, c_out, 3, padding=pad, bias=norm == "group")
             return nn.Sequential(layer, after, nn.LeakyReLU(0.01, True))
 

@@ -163,8 +163,7 @@ def simclr(
         checkpoint_every=CHECKPOINT_EVERY,
     )
     module.to(trainer.device)
-    if trainer.device.type == "cuda":
-        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module.to(memory_format=trainer.layout)  # type: ignore[call-overload]
     trainer.train("simclr", module.loss, list(module.parameters()), data)
     about = dataclasses.asdict(settings) | {"rows": len(data)}
     about |= {k: v for k, v in _last(trainer.history, "knn_accuracy").items() if k in PROBES}

@@ -20,7 +20,7 @@ from .backbones import as_backbone, create_backbone, default_backbone
 from .contrastive import Settings, simclr
 from .data import BadInput, Batch, Data, Spec, Step, unknown
 from .encoder import Encoder
-from .engine import RandomState, Recipe, Record, Trainer, hash_of
+from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
 from .heads import Head, Softmax, Upsampled
 from .losses import mean
 from .readers import fingerprint, split
@@ -390,11 +390,8 @@ def pretrained(
 
 
 def place(method: Method, device: torch.device) -> None:
-    """On the device; on CUDA in the memory layout that convolutions are fastest in.
-
-    On CPUs that layout would be faster too, but backward convolutions of torch 2.13 crash in it.
-    """
+    """On the device, images and kernels in the memory layout that is fastest there."""
     method.to(device)
     for p in method.parameters():
-        if p.dim() == 4 and device.type == "cuda":
-            p.data = p.data.contiguous(memory_format=torch.channels_last)
+        if p.dim() == 4:
+            p.data = p.data.contiguous(memory_format=layout(method, device))
