@@ -8,8 +8,9 @@ made on the CPU here too, by a twin of the device's generator, and moved over. S
 differ by rounding alone. Prints and writes the largest difference of any number of the final state
 (networks, per-example state, estimates), relative to the largest number of its tensor, or to 0.1
 where that is smaller: a mean of standardised features, or what Adam makes of a gradient that is
-zero, is rounding alone, on one device too. Exit code 1 if one is above --tolerance. With --device cpu the twins are tried against the plain draws: any
-difference would be a draw that the twins missed.
+zero, is rounding alone, on one device too. Exit code 1 if one is above --tolerance. With
+--device cpu the twins are tried against the plain draws: any difference would be a draw that the
+twins missed.
 """
 
 from __future__ import annotations
