@@ -504,14 +504,14 @@ class LogisticNormal(_Noisy):
 
 
 def _whiten(r: Tensor, c: Tensor, lam: float) -> tuple[Tensor, Tensor, Tensor]:
-    """lam A^-1 r for A = c c^T + lam I (Sherman and Morrison), c.A^-1 r and lam + |c|^2.
+    """lam A^-1 r for A = c c^T + lam I (Sherman and Morrison), c.A^-1 r [...], lam + |c|^2 [...].
 
     |A^-1 r|^2 is the quadratic form of Sigma = A A^T and never negative; written out in the
     products of r and c it loses all digits in float32 where c is long.
     """
-    total = torch.linalg.vector_norm(c, dim=-1, keepdim=True).square() + lam
-    along = (c * r).sum(-1, keepdim=True) / total
-    return torch.addcmul(r, along, c, value=-1), along, total
+    total = torch.linalg.vecdot(c, c) + lam
+    along = torch.linalg.vecdot(c, r) / total
+    return torch.addcmul(r, along.unsqueeze(-1), c, value=-1), along, total
 
 
 class _RankOneEnergy(torch.autograd.Function):
@@ -527,19 +527,19 @@ class _RankOneEnergy(torch.autograd.Function):
         lam_w, cw, total = _whiten(r, c, lam)
         ctx.lam = lam
         ctx.save_for_backward(c, lam_w, cw, total)
-        log_det = total.squeeze(-1).log().add_((c.shape[-1] - 1) * math.log(lam))
-        return log_det.add_(torch.linalg.vector_norm(lam_w, dim=-1).square(), alpha=0.5 / lam**2)
+        log_det = total.log().add_((c.shape[-1] - 1) * math.log(lam))
+        return log_det.add_(torch.linalg.vecdot(lam_w, lam_w), alpha=0.5 / lam**2)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
         c, lam_w, cw, total = ctx.saved_tensors
-        grad = outputs[0].unsqueeze(-1)
-        share = grad / total  # grad_r = of_w lam_w - of_c c
-        of_w, of_c = grad * ctx.lam**-2, share * cw / ctx.lam
-        grad_r = (lam_w * of_w).addcmul_(of_c, c, value=-1)
-        grad_c = c * torch.addcmul(share + share, cw, of_c)
-        return grad_r, grad_c.addcmul_(torch.addcmul(of_c, cw, of_w), lam_w, value=-1), None
+        share = outputs[0] / total
+        r_w, r_c = outputs[0] * ctx.lam**-2, share * cw / ctx.lam  # grad_r = r_w lam_w - r_c c
+        c_c, c_w = torch.addcmul(share + share, cw, r_c), torch.addcmul(r_c, cw, r_w)
+        r_w, r_c, c_c, c_w = (factor.unsqueeze(-1) for factor in (r_w, r_c, c_c, c_w))
+        grad_r = (lam_w * r_w).addcmul_(r_c, c, value=-1)
+        return grad_r, (c * c_c).addcmul_(c_w, lam_w, value=-1), None
 
 
 class Upsampled(Head):
