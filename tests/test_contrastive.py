@@ -83,6 +83,15 @@ def test_kmeans_finds_separate_groups():
     assert torch.equal(centres, kmeans(x, 6, gen()))
 
 
+def test_assignment_does_not_depend_on_autocast():
+    x = torch.randn(3000, 128, generator=gen())
+    x = torch.nn.functional.normalize(x + 2, dim=-1)  # close together, as an encoder's features
+    centres = x[:100]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = assign(x, centres)
+    assert torch.equal(found, assign(x, centres))
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 12))
 def test_assignment_is_the_nearest_centre(seed, clusters):

@@ -391,3 +391,14 @@ def test_pca_of_few_targets_leaves_the_rest_zero():
 def test_unknown_names_are_refused(make, message):
     with pytest.raises(BadInput, match=message):
         make()
+
+
+def test_pca_does_not_depend_on_autocast():
+    table = torch.randn(30, 8, 8, generator=gen()) - 4
+    pca = PCA((8, 8), 20)
+    pca.fit(table)
+    with torch.autocast("cpu", torch.bfloat16):
+        coefficients = pca.encode(table)
+        back = pca.decode(coefficients)
+    assert torch.equal(coefficients, pca.encode(table))
+    assert torch.equal(back, pca.decode(coefficients))

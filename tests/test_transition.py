@@ -119,6 +119,15 @@ def test_low_rank_leaves_the_global_generator_alone():
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+def test_residual_rows_do_not_depend_on_autocast():
+    module = tr.ResidualT(32, 5)
+    torch.nn.init.normal_(module.residual.weight, std=0.3, generator=gen())
+    h = torch.randn(40, 32, generator=gen(1))
+    with torch.autocast("cpu", torch.bfloat16):
+        T = module(h)
+    assert torch.equal(T, module(h))
+
+
 # --- estimation ---------------------------------------------------------------------------------
 
 
@@ -138,6 +147,34 @@ def test_anchor_by_loops_leaves_its_input_alone(percentile):
         row = [n for n in range(200) if float(p[n, i]) == value]
         assert len(row) == 1
         torch.testing.assert_close(T[i], p[row[0]])
+
+
+def many_classes(k=100, n=9000):
+    """Noisy posteriors of a good network for k equally frequent classes, and the true T."""
+    T = 0.6 * torch.eye(k, dtype=torch.float64) + 0.4 * torch.eye(k).roll(1, 1).double()
+    z = torch.randn(n, k, generator=gen(3), dtype=torch.float64)
+    z[torch.arange(n), torch.arange(n) % k] += 9
+    return z.softmax(-1) @ T, T
+
+
+def test_anchors_of_many_classes_are_rows_of_their_class():
+    # the 97th percentile of 9,000 rows is the 270th from above, but a class has 90 rows
+    p, T = many_classes()
+    assert float(tr.relative_l1(tr.anchor(p), T)) < 0.1
+    assert float(tr.relative_l1(tr.anchor(p, 97.0), T)) > 1.5
+    rows = tr.anchor_sets(p, "auto", 10)
+    assert rows.shape == (10, 100)
+    assert (rows.sort(0).values.diff(dim=0) > 0).all()  # ten different ones
+    assert float((p[rows] - T).abs().sum(-1).max()) < 0.1
+
+
+def test_anchor_sets_of_few_classes_are_the_published_percentiles():
+    p = torch.randn(200, 4, generator=gen(1), dtype=torch.float64).softmax(-1)
+    rows = tr.anchor_sets(p, "auto", 3)
+    for a, level in enumerate((97.0, 98.0, 99.0)):
+        assert torch.equal(rows[a], tr.anchor_rows(p, level))
+    assert torch.equal(tr.anchor_rows(p), tr.anchor_rows(p, 97.0))
+    assert tr.anchor_sets(p[:2].repeat(1, 5), "auto", 3).shape == (3, 20)  # fewer rows than sets
 
 
 def test_anchor_renormalises_rows():

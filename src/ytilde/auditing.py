@@ -511,7 +511,7 @@ def knn_vote(features: Array, y: Labels, k: int = 10) -> Array:
 
 
 def small_loss(pred_probs: Array, y: Labels) -> Array:
-    """P(small-loss component) of a two-Gaussian mixture of -log p[y] (DivideMix, eq. 1)."""
+    """P(small-loss component) of a two-Gaussian mixture of -log p[y] (DivideMix, sec. 3.1)."""
     from sklearn.mixture import GaussianMixture
 
     loss = -np.log(np.maximum(self_confidence(pred_probs, y), 1e-12))[:, None]

@@ -285,7 +285,8 @@ def _spread_out(features: Tensor, clusters: int, generator: torch.Generator) -> 
 
 def _distances(a: Tensor, b: Tensor) -> Tensor:
     """Squared distances less a's own squares, which decide nothing: [N, G]."""
-    return b.square().sum(-1) - 2 * a @ b.T
+    with torch.autocast(a.device.type, enabled=False):  # bfloat16 puts 1 % of rows elsewhere
+        return b.square().sum(-1) - 2 * a @ b.T
 
 
 class Features(nn.Module):

@@ -336,12 +336,14 @@ class PCA(nn.Module):
 
     def encode(self, w: Tensor) -> Tensor:
         """[B, ...] -> coefficients [B, rank]."""
-        return (w - self.mean).flatten(1) @ self.components.flatten(1).T
+        with torch.autocast(w.device.type, enabled=False):
+            return (w - self.mean).flatten(1) @ self.components.flatten(1).T
 
     def decode(self, coefficients: Tensor) -> Tensor:
         """[..., rank] -> [..., *shape]."""
-        flat = coefficients @ self.components.flatten(1)
-        return self.mean + flat.unflatten(-1, self.mean.shape)
+        with torch.autocast(coefficients.device.type, enabled=False):
+            flat = coefficients @ self.components.flatten(1)
+            return self.mean + flat.unflatten(-1, self.mean.shape)
 
 
 class _Condition(nn.Module):

@@ -29,6 +29,7 @@ __all__ = [
     "Transition",
     "anchor",
     "anchor_rows",
+    "anchor_sets",
     "backward_loss",
     "check_invertible",
     "class_floor",
@@ -60,6 +61,7 @@ __all__ = [
 # log 0. Finite, so that no gradient is NaN and a label that T calls impossible costs a lot instead
 # of infinitely much; so low that exp(log p + LOG_ZERO) is exactly 0, which makes T = I exactly CE.
 LOG_ZERO = -1e5
+PERCENTILE = 97.0  # of P(y = i | x) over all rows, where an anchor point is taken
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -233,7 +235,8 @@ class ResidualT(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         k = len(self.stay)
-        z = self.residual(self.scale(h))
+        with torch.autocast(h.device.type, enabled=False):
+            z = self.residual(self.scale(h.to(self.residual.weight.dtype)))
         return _flip_rows(self.stay + z[..., :k], self.target + z[..., k:].unflatten(-1, (k, k)))
 
 
@@ -350,18 +353,39 @@ def part_matrices(weights: Tensor, rows: Tensor, steps: int = 500) -> Tensor:
 # --- estimation from noisy probabilities --------------------------------------------------------
 
 
-def anchor_rows(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:
+def anchor_rows(pred_probs: Tensor, percentile: float | str | None = "auto") -> Tensor:
     """The row of each class's anchor point, [K], from noisy probabilities [N, K].
 
     The largest probability of class i below its percentile (the top is where the network
-    overfits); None: the largest of all, as published for 100 classes.
+    overfits); None: the largest of all. "auto" is as published: 97 for few classes, and the
+    largest for many, for all rows of one of 100 classes are among the top 1 %.
     """
-    n = len(pred_probs)
-    rank = n if percentile is None else max(math.ceil(percentile / 100 * (n - 1)), 1)
+    n, k = pred_probs.shape
+    if percentile == "auto":
+        percentile = None if _many(k) else PERCENTILE
+    rank = n if percentile is None else max(math.ceil(float(percentile) / 100 * (n - 1)), 1)
     return pred_probs.kthvalue(rank, dim=0).indices
 
 
-def anchor(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:
+def anchor_sets(pred_probs: Tensor, percentile: float | str, sets: int) -> Tensor:
+    """Several anchor points of each class, [A, K]: percentiles from this one to 99, evenly.
+
+    "auto" with many classes (see `anchor_rows`): the rows of the A largest probabilities.
+    """
+    if percentile == "auto" and _many(pred_probs.shape[1]):
+        places = torch.arange(sets, device=pred_probs.device).clamp(max=len(pred_probs) - 1)
+        return pred_probs.argsort(0, descending=True)[places]
+    first = PERCENTILE if percentile == "auto" else float(percentile)
+    levels = torch.linspace(first, 99, sets).tolist()
+    return torch.stack([anchor_rows(pred_probs, level) for level in levels])
+
+
+def _many(num_classes: int) -> bool:
+    """Are there so many classes that PERCENTILE leaves out more than half of an average one?"""
+    return num_classes * (1 - PERCENTILE / 100) > 0.5
+
+
+def anchor(pred_probs: Tensor, percentile: float | str | None = "auto") -> Tensor:
     """T by anchor points (Patrini et al., CVPR 2017): T[i] = noisy posterior of one.
 
     pred_probs [N, K] of un-augmented inputs; estimate early or out of fold, for a network that

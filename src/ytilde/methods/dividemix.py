@@ -1,9 +1,9 @@
 """DivideMix: keep the labels of small losses, guess the others by two networks. Li et al., 2020.
 
 Fidelity: ICLR 2020, algorithm 1. After a warm-up on all labels, each epoch fits two Gaussians to
-the losses of all rows in eval mode (eq. 3-4); the division of one network serves the other
-(co-divide). Labels are refined by the network's own two-view mean (eq. 5), guessed by both
-networks' (eq. 7), sharpened, and MixMatch with lam = max(lam, 1 - lam) trains (eq. 8-12). The
+the losses of all rows in eval mode; the division of one network serves the other (co-divide).
+Labels are refined by the network's own two-view mean (eq. 3), guessed by both networks',
+sharpened (eq. 4), and MixMatch with lam = max(lam, 1 - lam) trains (eq. 5-12). The
 squared error is a mean over classes too, as in the authors' code, to which the values of lam_u
 belong: 0, 25, 50 or 150 by the amount of noise. penalty is for the warm-up with asymmetric noise,
 whose confident networks' losses do not part. Times are fractions of training: 30 warm-up epochs of

@@ -2,9 +2,10 @@
 
 Fidelity: the paper's loss, in log space. T comes from anchor points (its eq. 12-13) of a network
 trained early and briefly on the noisy labels: the epoch with the lowest noisy validation loss,
-97th percentile instead of the maximum, un-augmented inputs. The paper estimates from a fully
-trained network, which has learnt the wrong labels by heart and gives T = I. The corrected network
-starts afresh, as in the paper. With `T=` nothing is estimated and all epochs are corrected ones.
+97th percentile instead of the maximum (the maximum above 16 classes, as in the paper for 100),
+un-augmented inputs. The paper estimates from a fully trained network, which has learnt the wrong
+labels by heart and gives T = I. The corrected network starts afresh, as in the paper. With `T=`
+nothing is estimated and all epochs are corrected ones.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ class Forward(Method):
 
     T: Any = None  # known transition matrix [K, K]: nested list, array, or path to .npy/.csv
     warm_up: float = 0.2  # fraction of the epochs spent on estimating T
-    percentile: float = 97.0  # of P(y = i | x), where the anchor point of class i is taken
+    percentile: float | str = "auto"  # of P(y = i | x) at anchors; auto: 97 (K > 16: the top)
 
     afresh: ClassVar[bool] = True  # does the corrected network start anew?
 

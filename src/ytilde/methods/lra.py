@@ -4,7 +4,8 @@ Fidelity: a diffusion over the label vector, conditioned on frozen features f_p(
 labels and on a network that is trained. Every step takes as its target the label of x itself or of
 one of its k nearest neighbours in f_p space, weighted by how many of them carry it; the cosine
 schedule with 1000 steps; prediction by DDIM in 10 of them, from zero, so it is deterministic. The
-probability of a class is its share of the generated vector, whose largest entry the authors take.
+probability of a class is its share of the generated vector, cut to at most 1; the authors take
+the entry nearest to 1, which is the largest one unless that exceeds 1.
 Different: (1) the network predicts the label vector (x0), not the noise: where the schedule ends,
 the noise's error is divided by the square root of next to nothing. predict="eps" is as published.
 (2) The authors' CIFAR script leaves their trained network out of the optimiser; here it is

@@ -8,7 +8,8 @@ T(x) = sum_k w_k(x) P^k serves importance reweighting and a revision by a slack,
 the loss takes the bare sum and `transition` answers rows that sum to one. Negative features count
 as zero. NMF knows only its own rows: the parts of a new x are its non-negative least squares on
 the same basis, in features of the network that made it (the authors answer no new x). The
-percentiles run from `percentile` to 99, evenly, as in their code.
+percentiles run from `percentile` to 99, evenly, as in their code; with more than 16 classes, of
+which they have none, the anchors are the rows of the largest posteriors.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch import Tensor
 from ..data import Batch, Data, Spec
 from ..engine import Trainer
 from ..method import register
-from ..transition import anchor_rows, nmf_basis, part_matrices, part_T, part_weights
+from ..transition import anchor_sets, nmf_basis, part_matrices, part_T, part_weights
 from .forward import share, warmed_up
 from .t_revision import TRevision
 
@@ -51,8 +52,7 @@ class PTD(TRevision):
         basis = trainer.cached("parts", h, lambda: nmf_basis(h, self.parts, generator))
         self.basis.copy_(basis)
         self.weights.copy_(part_weights(h, basis))
-        levels = torch.linspace(self.percentile, 99, self.anchors).tolist()
-        rows = torch.stack([anchor_rows(probs, level) for level in levels])
+        rows = anchor_sets(probs, self.percentile, self.anchors)
         self.matrices.copy_(part_matrices(self.weights[rows], probs[rows]))
         return epochs
 

@@ -4,7 +4,8 @@ Fidelity: the paper's two extra terms with its weights, KL(p(view 1) || p(view 2
 held fixed, and cross-entropy of the batch's mean prediction with the uniform distribution. One
 network, as in the paper. Both views are drawn by the recipe's augmentation (the paper makes the
 second one stronger), in one forward pass; without augmentation they are equal and the consistency
-is 0. The paper trains for 300 epochs: see `sop` for how the rates of u and v scale.
+is 0. The rates of u and v scale as in `sop`: in the paper's 300 epochs its rates 10 and 10 are
+lr_u = lr_v = 25 here (CIFAR-100: 2.5 and 25). The defaults are gentler.
 """
 
 from dataclasses import dataclass
