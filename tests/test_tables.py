@@ -1,0 +1,39 @@
+"""Settings of the published tables: what a cell is run with when nobody tunes it."""
+
+import pytest
+
+from ytilde import create
+from ytilde.bench_tables import cells, choose, list_tables, load_table
+
+
+@pytest.mark.parametrize("name", list_tables())
+def test_every_cell_starts_inside_of_its_own_grid(name):
+    """A field that the paper searched has one of the values that it searched."""
+    table = load_table(name)
+    grids = {row.name: row.grid for row in table.rows}
+    for cell in cells(table):
+        grid = grids[cell.row].get(cell.group)
+        if grid:
+            fields = create(cell.method).get_params() | cell.fields
+            assert {f: v for f, v in fields.items() if f in grid and v not in grid[f]} == {}
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "column", "fields"),
+    [  # of the methods' own papers and codes
+        ("dtm_t1", "SOP", "CIFAR-100/IDN-20%", {"lr_u": 1.0, "lr_v": 10.0}),
+        ("dtm_t1", "PartT", "CIFAR-10/IDN-20%", {"parts": 20, "anchors": 20}),
+        ("dtm_t2", "DivideMix", "Worst", {"warm_up": 0.0333}),  # 10 of 300 epochs
+        ("dtm_t2", "ELR+", "CIFAR-100N", {"beta": 0.9, "lam": 7.0, "ramp": 0.4}),
+    ],
+)
+def test_cells_hold_the_methods_own_settings(table, row, column, fields):
+    (found,) = choose(cells(load_table(table)), [row], [column])
+    assert found.fields == fields
+
+
+@pytest.mark.parametrize(("column", "rates"), [("Worst", (10, 10)), ("CIFAR-100N", (1, 10))])
+def test_sop_plus_moves_at_its_papers_rates(column, rates):
+    (cell,) = choose(cells(load_table("dtm_t2")), ["SOP+"], [column])
+    scale = 120 / cell.recipe["epochs"]  # see `sop`
+    assert (scale * cell.fields["lr_u"], scale * cell.fields["lr_v"]) == pytest.approx(rates)
