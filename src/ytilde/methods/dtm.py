@@ -12,6 +12,8 @@ group's T by EM with the common T as a prior worth `kappa` labels a row.
 place to start from. Default: cosine, standardised W, x0 predicted, DDIM. The paper to the letter
 is schedule="paper", predict="eps", standardise=False, eta=1, denoiser="unet".
 (4) T(x) is the mean over `samples` of T, not T of the mean, and is fixed while f is trained.
+(5) Above 20 classes a W has too many entries for its labels: what is diffused (with the MLP) are
+the first 128 principal coefficients of the groups' W.
 """
 
 from __future__ import annotations

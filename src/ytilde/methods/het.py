@@ -1,13 +1,13 @@
 """Heteroscedastic softmax: input-dependent Gaussian noise on the logits, with a temperature.
 
 `het`: Kendall & Gal, NeurIPS 2017 (diagonal noise, tau = 1). `het_tau`: Collier et al. 2020, "A
-simple probabilistic method for deep classification under input-dependent label noise", eq. 8-10
+simple probabilistic method for deep classification under input-dependent label noise", eq. 6-7
 (diagonal, any tau). `het_tau_full`: Collier et al., CVPR 2021 (low rank + diagonal).
 
 Fidelity: the papers' model and Monte-Carlo likelihood. The public layers average clipped
 probabilities, which has no gradient where every sample misses the label; we take logsumexp of the
 log-probabilities. tau = 0.5 is the middle of the papers' useful range; "auto" chooses from the
-grid of Collier et al. (appendix) by noisy validation log-likelihood, as they do.
+grid of Collier et al. (appendix D) by noisy validation log-likelihood, as they do.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Logistic-normal likelihood: a label is a noisy point on the simplex. Englesson et al., ICML 2023.
 
-Fidelity: the paper's likelihood (eq. 6-8) with the covariance A A', A = c c' + lam I, in closed
-form, O(K). The authors' code predicts over the real classes and the dummy one; we predict over the
+Fidelity: the paper's likelihood (eq. 4-5, 9-11), covariance A A', A = c c' + lam I, in closed form,
+O(K). The authors' code predicts over the real classes and the dummy one; we predict over the
 real classes (renormalised), which changes no argmax among them. Label smoothing 0.01 is the
 authors' for MNIST and CIFAR (the paper does not give it); 0.1 is theirs for Clothing1M. "auto"
 chooses tau and lam from the paper's grid by noisy validation accuracy, as the paper does.
