@@ -168,8 +168,22 @@ def test_anchors_of_many_classes_are_rows_of_their_class():
     assert float((p[rows] - T).abs().sum(-1).max()) < 0.1
 
 
+def test_anchors_of_a_rare_class_are_rows_of_it():
+    share = torch.tensor([0.5, 0.37, 0.12, 0.01])  # the last has 20 of 2,000 rows, 97 % is the 60th
+    y = torch.arange(4).repeat_interleave((2000 * share).long())
+    z = torch.randn(len(y), 4, generator=gen(4), dtype=torch.float64)
+    z[torch.arange(len(y)), y] += 9
+    _, T, _, _ = make(4)
+    T = 0.3 * T + 0.7 * torch.eye(4)
+    p = z.softmax(-1) @ T
+    assert float((tr.anchor(p) - T).abs().sum(-1).max()) < 0.1
+    assert float((tr.anchor(p, 97.0) - T).abs().sum(-1)[3]) > 0.5
+    assert (y[tr.anchor_sets(p, "auto", 5)[:, 3]] == 3).all()
+
+
 def test_anchor_sets_of_few_classes_are_the_published_percentiles():
     p = torch.randn(200, 4, generator=gen(1), dtype=torch.float64).softmax(-1)
+    assert (p.argmax(-1).bincount() > 12).all()  # more than twice of the top 3 %: none is rare
     rows = tr.anchor_sets(p, "auto", 3)
     for a, level in enumerate((97.0, 98.0, 99.0)):
         assert torch.equal(rows[a], tr.anchor_rows(p, level))

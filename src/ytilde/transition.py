@@ -357,27 +357,37 @@ def anchor_rows(pred_probs: Tensor, percentile: float | str | None = "auto") -> 
     """The row of each class's anchor point, [K], from noisy probabilities [N, K].
 
     The largest probability of class i below its percentile (the top is where the network
-    overfits); None: the largest of all. "auto" is as published: 97 for few classes, and the
-    largest for many, for all rows of one of 100 classes are among the top 1 %.
+    overfits); None: the largest of all. "auto" is as published, 97 for few classes and the
+    largest for many (all rows of one of 100 classes are among the top 1 %), but leaves out at
+    most half of the rows that are predicted to be of a class: a rare one is not skipped.
     """
-    n, k = pred_probs.shape
+    if percentile is None or (percentile == "auto" and _many(pred_probs.shape[1])):
+        return pred_probs.argmax(0)
     if percentile == "auto":
-        percentile = None if _many(k) else PERCENTILE
-    rank = n if percentile is None else max(math.ceil(float(percentile) / 100 * (n - 1)), 1)
-    return pred_probs.kthvalue(rank, dim=0).indices
+        return _below(pred_probs, PERCENTILE, spare_rare=True)
+    return _below(pred_probs, float(percentile))
+
+
+def _below(pred_probs: Tensor, level: float, spare_rare: bool = False) -> Tensor:
+    """The row of the largest probability below the percentile of each column, [K]."""
+    n, k = pred_probs.shape
+    rank = torch.full((k,), max(math.ceil(level / 100 * (n - 1)), 1), device=pred_probs.device)
+    if spare_rare:
+        rank = rank.maximum(n - pred_probs.argmax(-1).bincount(minlength=k) // 2)
+    return pred_probs.argsort(0).gather(0, rank[None] - 1)[0]
 
 
 def anchor_sets(pred_probs: Tensor, percentile: float | str, sets: int) -> Tensor:
     """Several anchor points of each class, [A, K]: percentiles from this one to 99, evenly.
 
-    "auto" with many classes (see `anchor_rows`): the rows of the A largest probabilities.
+    "auto" as in `anchor_rows`; with many classes the rows of the A largest probabilities.
     """
-    if percentile == "auto" and _many(pred_probs.shape[1]):
+    auto = percentile == "auto"
+    if auto and _many(pred_probs.shape[1]):
         places = torch.arange(sets, device=pred_probs.device).clamp(max=len(pred_probs) - 1)
         return pred_probs.argsort(0, descending=True)[places]
-    first = PERCENTILE if percentile == "auto" else float(percentile)
-    levels = torch.linspace(first, 99, sets).tolist()
-    return torch.stack([anchor_rows(pred_probs, level) for level in levels])
+    levels = torch.linspace(PERCENTILE if auto else float(percentile), 99, sets).tolist()
+    return torch.stack([_below(pred_probs, level, spare_rare=auto) for level in levels])
 
 
 def _many(num_classes: int) -> bool:

@@ -2,10 +2,11 @@
 
 Fidelity: the paper's loss, in log space. T comes from anchor points (its eq. 12-13) of a network
 trained early and briefly on the noisy labels: the epoch with the lowest noisy validation loss,
-97th percentile instead of the maximum (the maximum above 16 classes, as in the paper for 100),
-un-augmented inputs. The paper estimates from a fully trained network, which has learnt the wrong
-labels by heart and gives T = I. The corrected network starts afresh, as in the paper. With `T=`
-nothing is estimated and all epochs are corrected ones.
+97th percentile instead of the maximum (the maximum above 16 classes, as in the paper for 100; of a
+rare class no more than half of the rows predicted so are passed over), un-augmented inputs. The
+paper estimates from a fully trained network, which has learnt the wrong labels by heart and gives
+T = I. The corrected network starts afresh, as in the paper. With `T=` nothing is estimated and all
+epochs are corrected ones.
 """
 
 from dataclasses import dataclass, replace
