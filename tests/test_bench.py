@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 from scipy import stats as scipy_stats
 from typer.testing import CliRunner
@@ -235,7 +237,6 @@ def test_noisy_test_and_pixel_metrics_are_measured(place):
     assert clean == line["chosen"]["test_accuracy"]
 
 
-@pytest.mark.slow
 def test_mean_iou_of_pixel_labels(place):
     table = bench.load_table("softmax_temperature_t2")
     cell = bench.choose(bench.cells(table), ["Homoscedastic"], ["PASCAL VOC/validation"])[0]
@@ -254,6 +255,31 @@ def test_a_line_is_added_once_and_a_cut_one_does_no_harm(tmp_path):
     bench.append(path, {"hash": "d", "status": "done"})
     assert [line["hash"] for line in bench.load_results(tmp_path)] == ["b", "c", "d", "d"]
     assert set(bench.done(tmp_path)) == {"b", "c", "d"}
+
+
+def test_tiny_figures_do_not_depend_on_the_threads_at_hand(place, tmp_path):
+    cell = bench.choose(bench.cells(bench.load_table("causal_nl_t3")), ["CE"], ["IDN-20%"])[0]
+    job, threads = Job(cell, "tiny", 0), torch.get_num_threads()
+    alone = bench.run_cell(job, place)
+    torch.set_num_threads(2)
+    try:
+        beside = bench.run_cell(job, Place(tmp_path / "other", tmp_path / "other", commit="abc"))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert figures_of([beside]) == figures_of([alone])
+
+
+def test_all_tables_are_one_sweep_and_share_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "list_tables", lambda: ["causal_nl_t1", "fashion_idn"])
+    words = ["run", "--all", "--only", "ce", "--columns", "IDN-30%", "--scale", "tiny"]
+    for _ in range(2):  # the second time nothing is missing
+        told = CliRunner().invoke(bench.bench_app, words)
+        assert told.exit_code == 0, told.output
+        assert "causal_nl_t1: 1 runs done" in told.output
+        assert "fashion_idn: 1 runs done" in told.output
+    assert len(bench.load_results(tmp_path / "runs" / "tiny")) == 1
 
 
 def test_killed_workers_change_nothing(table, place, tmp_path):
@@ -366,18 +392,26 @@ def test_optuna_proposes_from_the_grid_and_remembers(table, place):
     assert bench.tune(table, **options) == best and lines_of(place) == tried
 
 
-@pytest.mark.slow
-def test_a_tiny_cell_of_every_method_and_data_set_runs(place):
-    wanted = {}
-    for name in bench.list_tables():
-        for cell in bench.cells(bench.load_table(name)):
-            if cell.reason is None:
-                small = min(wanted.get(cell.method, cell), cell, key=lambda c: "1m" in c.data)
-                wanted[cell.method] = small
-                wanted.setdefault(cell.data, cell)
-    jobs = [Job(cell, "tiny", 0) for cell in wanted.values()]
-    lines = bench.sweep(jobs, workers=2, ray=False, place=place, say=lambda *_: None)
-    assert [line.get("error") for line in lines] == [None] * len(jobs)
+def one_of_each():
+    """For each method its cell of the smallest inputs; and one for each data set left out."""
+    tables = map(bench.load_table, bench.list_tables())
+    ready = [c for table in tables for c in bench.cells(table) if c.reason is None]
+    size = {name: math.prod(shape) for name, (shape, _, _) in bench._SIZES.items()}
+    by_method, by_data = {}, {}
+    for cell in sorted(ready, key=lambda cell: size[cell.data.split("-")[0]]):
+        by_method.setdefault(cell.method, cell)
+    seen = {cell.data for cell in by_method.values()}
+    for cell in ready:
+        if cell.data not in seen:
+            by_data.setdefault(cell.data, cell)
+    return [*by_data.values(), *by_method.values()]
+
+
+@pytest.mark.parametrize("cell", one_of_each(), ids=lambda cell: f"{cell.method}-{cell.data}")
+def test_a_tiny_cell_of_every_method_and_data_set_runs(cell, place):
+    line = bench.run_cell(Job(cell, "tiny", 0), place)
+    entry = bench_report.entry(bench.load_table(cell.table), cell, [line], "tiny", None)
+    assert entry.note is None and all(np.isfinite(measured.mean) for measured in entry.measured)
 
 
 def test_tune_goes_by_noisy_validation_and_the_other_seeds_follow(table, place):
@@ -432,9 +466,36 @@ def test_report_compares_and_hides_nothing(table):
     assert "bench run two --scale full" in text
     latex = bench_report.latex([report])
     assert r"\textbf{97.00 $\pm$ 1.00 (3)}" in latex and r"sym 40\%" in latex
-    console = Console(width=90, record=True, file=io.StringIO())
+    shown = terminal(report)
+    assert "3 of 4 cells measured, 1 empty" in shown and "99.38" in shown
+
+
+def terminal(report):
+    console = Console(width=80, record=True, file=io.StringIO())
     bench_report.show(report, console)
-    assert "99.38" in console.export_text()
+    return console.export_text()
+
+
+def test_tiny_runs_are_marked_and_not_compared_with_the_paper(table):
+    lines = made(table, "CE", "sym 40%", "tiny", [70.67])
+    shown = terminal(bench.report(table, lines, "tiny"))
+    assert "70.67 (1) t" in shown and "t = tiny" in " ".join(shown.split())
+    assert "+0.00" not in shown and "1 of 4 cells measured, 3 empty" in shown
+    full = terminal(bench.report(table, made(table, "CE", "sym 40%", "full", [70.67])))
+    assert "+0.00 ≈" in full and "t = tiny" not in full
+
+
+def test_the_terminal_shows_every_cell_of_every_table_and_why_it_is_empty():
+    for name in bench.list_tables():
+        table = bench.load_table(name)
+        shown = " ".join(terminal(bench.report(table, [])).split())
+        found = bench.cells(table)
+        assert f"0 of {len(found)} cells measured, {len(found)} empty" in shown
+        for cell in found:
+            assert cell.row.split()[0] in shown and cell.column.split()[0] in shown
+            figures = (f"{f.mean:.{2 if table.percent else 3}f}" for f in cell.paper)
+            assert all(figure in shown for figure in figures if figure != "nan")
+            assert cell.reason is None or cell.reason.split()[-1] in shown
 
 
 def test_html_escapes(tmp_path):

@@ -150,11 +150,11 @@ _SIZES: dict[str, tuple[tuple[int, int, int], int, tuple[int, int]]] = {
     "cifar10": ((3, 32, 32), 10, (200, 100)),
     "svhn": ((3, 32, 32), 10, (200, 100)),
     "cifar10n": ((3, 32, 32), 10, (200, 100)),
-    "cifar100": ((3, 32, 32), 100, (400, 200)),
-    "cifar100n": ((3, 32, 32), 100, (400, 200)),
-    "clothing1m": ((3, 224, 224), 14, (42, 14)),
-    "webvision": ((3, 224, 224), 50, (100, 50)),
-    "ilsvrc12": ((3, 224, 224), 50, (100, 50)),
+    "cifar100": ((3, 32, 32), 100, (200, 100)),
+    "cifar100n": ((3, 32, 32), 100, (200, 100)),
+    "clothing1m": ((3, 224, 224), 14, (28, 14)),
+    "webvision": ((3, 224, 224), 50, (50, 25)),
+    "ilsvrc12": ((3, 224, 224), 50, (50, 25)),
     "voc2012": ((3, 256, 256), 21, (4, 2)),
     "cityscapes": ((3, 256, 512), 19, (4, 2)),
     "camvid": ((3, 160, 224), 11, (4, 2)),
@@ -229,10 +229,7 @@ def run_cell(
     data, tests, rate, made = prepare(made_of, recipe, place.data_root)
     method = create(made_of["method"], **_known(made_of["fields"], rate, made))
     root = place.data_root or Path(os.environ.get("YTILDE_DATA") or "data")
-    # oneDNN's backward convolutions over few channels of large pictures write past their memory
-    # (torch 2.13 on the CPU): tiny networks on such pictures do without it.
-    safe = not (made_of["stand_in"] and max(data.shape[1:]) > 64)
-    with nullcontext() if safe else torch.backends.mkldnn.flags(enabled=False, allow_tf32=False):
+    with _alone(data) if made_of["stand_in"] else nullcontext():
         trainer = fit_method(
             method,
             data,
@@ -244,9 +241,11 @@ def run_cell(
             on_record=on_record,
             checkpoint_every=30,
         )
-    history = trainer.history
-    if not any("test_accuracy" in record for record in history):  # nothing was validated
-        history = [*history, measure(trainer, tests)]
+        history = trainer.history
+        if not any("test_accuracy" in record for record in history):  # nothing was validated
+            history = [*history, measure(trainer, tests)]
+        most = 64 if made_of["stand_in"] else 4000
+        errors = transition_errors(trainer, data, made, most)
     device = choose_device(place.device)
     return {
         "hash": job.hash,
@@ -261,12 +260,30 @@ def run_cell(
         "inputs": made_of,
         "noise_rate": rate,
         **protocols(history),
-        **transition_errors(trainer, data, made),
+        **errors,
         "seconds": round(time.perf_counter() - began, 2),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "versions": versions(),
         "commit": place.commit,
     }
+
+
+@contextmanager
+def _alone(data: Data) -> Iterator[None]:
+    """For tiny runs: one thread, so that their figures are the same whatever runs beside them.
+
+    oneDNN's backward convolutions over few channels of large pictures write past their memory
+    (torch 2.13 on the CPU): tiny networks on such pictures do without it.
+    """
+    onednn: Any = torch.backends.mkldnn
+    threads, enabled = torch.get_num_threads(), onednn.enabled
+    torch.set_num_threads(1)
+    onednn.enabled = enabled and max(data.shape[1:]) <= 64
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        onednn.enabled = enabled
 
 
 def _known(fields: dict[str, Any], rate: float | None, made: noise.Noisy | None) -> dict[str, Any]:
@@ -494,16 +511,24 @@ def run(
     """
     place = place or Place(default_results(scale))
     found = choose(cells(_table(table)), only, columns)
+    jobs = plan(_table(table), found, seeds, scale, list(done(place.results).values()), tuned)
+    return sweep(jobs, workers=workers, ray=ray, place=place, say=say)
+
+
+def plan(
+    table: Table,
+    found: Sequence[Cell],
+    seeds: int | None,
+    scale: str,
+    lines: list[Line],
+    tuned: bool,
+) -> list[Job]:
+    """The runs of those cells of a table that can be run; see `run`."""
     ready = [cell for cell in found if cell.reason is None]
     if tuned:
-        lines = list(done(place.results).values())
-        ready = [best_point(_table(table), cell, scale, lines) or cell for cell in ready]
-    jobs = [
-        Job(cell, scale, seed)
-        for cell in ready
-        for seed in range(seeds or (_table(table).seeds if scale == "full" else 1))
-    ]
-    return sweep(jobs, workers=workers, ray=ray, place=place, say=say)
+        ready = [best_point(table, cell, scale, lines) or cell for cell in ready]
+    count = seeds or (table.seeds if scale == "full" else 1)
+    return [Job(cell, scale, seed) for cell in ready for seed in range(count)]
 
 
 def sweep(jobs: Sequence[Job], *, workers: int, ray: bool, place: Place, say: Say) -> list[Line]:
@@ -709,24 +734,25 @@ def run_command(
     if scale not in SCALES:
         raise BadInput(unknown("scale", scale, SCALES))
     place = Place(results or default_results(scale), data_root=data_root, device=device)
-    failed = 0
+    known, jobs = list(done(place.results).values()), dict[str, list[Job]]()
     for name in _names(table, every):
         found = choose(cells(load_table(name)), only or (), columns or ())
         for reason, count in Counter(c.reason for c in found if c.reason).items():
             out.print(f"{name}: {count} cells cannot be run: {reason}")
-        with Progress(name) as progress:
-            lines = run(
-                name, only=only or (), columns=columns or (), seeds=seeds, scale=scale,
-                workers=workers, ray=ray, tuned=tuned, place=place, say=progress.say,
-            )  # fmt: skip
-        bad = [line for line in lines if line["status"] == "failed"]
-        failed += len(bad)
-        for line in bad:
-            out.print(
-                f"failed: {line['row']} | {line['group']} | {line['column']}: {line['error']}"
-            )
-        out.print(f"{name}: {len(lines) - len(bad)} runs done, in {place.results / name}.jsonl")
-    if failed:
+        jobs[name] = plan(load_table(name), found, seeds, scale, known, tuned)
+    # one sweep of all tables: workers start once, and none waits for the last run of a table
+    with Progress(table or "all tables") as progress:
+        all_jobs = [job for of_table in jobs.values() for job in of_table]
+        lines = sweep(all_jobs, workers=workers, ray=ray, place=place, say=progress.say)
+    status = {line["hash"]: line for line in lines}
+    bad = 0
+    for name, of_table in jobs.items():
+        failed = [job for job in of_table if status[job.hash]["status"] == "failed"]
+        bad += len(failed)
+        for job in failed:
+            out.print(f"failed: {job}: {status[job.hash]['error']}")
+        out.print(f"{name}: {len(of_table) - len(failed)} runs done, in {place.results}")
+    if bad:
         raise typer.Exit(1)
 
 

@@ -173,9 +173,9 @@ def paper(measured: Measured, percent: bool) -> str:
     return f"{number(measured.paper.mean, percent)}{sd}"
 
 
-def difference(measured: Measured, percent: bool) -> str:
-    """ "-0.23 ≈": ≈ is within the tolerance."""
-    if not measured.values or math.isnan(measured.paper.mean):
+def difference(measured: Measured, entry: Entry, percent: bool) -> str:
+    """ "-0.23 ≈": ≈ is within the tolerance. None of a tiny run: its data are made."""
+    if not measured.values or math.isnan(measured.paper.mean) or entry.scale == "tiny":
         return ""
     sign = "+" if measured.difference >= 0 else ""
     return f"{sign}{number(measured.difference, percent)}{' ≈' if measured.within else ''}"
@@ -210,7 +210,7 @@ def _words(report: Report, group: Group, row: str, k: int) -> dict[str, Any]:
             {
                 "ours": ours(measured, each, percent),
                 "paper": paper(measured, percent),
-                "difference": difference(measured, percent),
+                "difference": difference(measured, each, percent),
                 "bold": row in report.bold(group.name, column.name, k),
                 "p": report.p_value(group.name, column.name, row, k),
                 "note": each.note if not measured.values else None,
@@ -258,9 +258,11 @@ def _detail(
 def legend(report: Report) -> str:
     table = report.table
     test = "paired by seed" if table.test == "paired" else "Welch"
+    tiny = any(entry.scale == "tiny" for entry in report.entries.values())
+    marks = "r = reduced (fewer epochs)" + (", t = tiny (made data, no result)" if tiny else "")
     return (
         f"{table.source}. Reported as the paper does: {PROTOCOLS[table.protocol]}. "
-        "Ours: mean ± sd (ddof 1), (n), r = reduced (fewer epochs); below it the paper's. "
+        f"Ours: mean ± sd (ddof 1), (n), {marks}; below it the paper's. "
         f"Bold (of 3 runs or more): not significantly worse than the best (t-test, {test}, 5 %). "
         f"≈: within {table.tolerance:g}, or two of the paper's sd."
     )
@@ -270,9 +272,11 @@ def legend(report: Report) -> str:
 
 
 def show(report: Report, console: Console) -> None:
-    """On the terminal."""
+    """On the terminal, with how many cells are empty and why each of them is."""
+    count, measured = len(report.entries), sum(bool(e.runs) for e in report.entries.values())
     console.print(f"\n[bold]{escape(report.table.title)}[/bold]  ({report.table.name})")
-    fit = max(1, (console.width - 20) // 20)  # columns side by side
+    console.print(f"{measured} of {count} cells measured, {count - measured} empty")
+    fit = max(1, (console.width - 24) // 24)  # columns side by side
     for block in blocks(report):
         for first in range(0, len(block["columns"]), fit):
             part = slice(first, first + fit)

@@ -357,7 +357,7 @@ SMALL = {  # options that make a network tiny
     "preact_resnet18": "width=8",
     "wide_resnet": "depth=10,widen=1",
     "cnn9": "width=8",
-    "inception_resnet_v2": "width=8",
+    "inception_resnet_v2": "width=4",
     "deeplab": "width=8,features=16",
     "unet": "width=4",
 }
