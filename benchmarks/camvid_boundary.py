@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/camvid_boundary.py --tau 0.2 --epochs 80 --picture camvid.png
 
-Trains a U-Net with a heteroscedastic head and compares, over the test pictures, the mean predicted
+Trains DeepLabv3+ with a heteroscedastic head and compares, over the test pictures, the mean predicted
 variance of pixels within 3 pixels of a label boundary with that of all other labelled pixels.
 """
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=10**6, help="of the training set")
-    parser.add_argument("--backbone", default="unet:width=32")
+    parser.add_argument("--backbone", default="deeplab:features=128,output_stride=8")
     parser.add_argument("--out", type=Path, default=Path("results/camvid_boundary.jsonl"))
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
