@@ -498,6 +498,20 @@ def test_the_terminal_shows_every_cell_of_every_table_and_why_it_is_empty():
             assert cell.reason is None or cell.reason.split()[-1] in shown
 
 
+def test_a_column_that_nobody_can_measure_stays_empty(tmp_path):
+    hidden = TOML.replace(
+        '{ name = "0%" }', '{ name = "0%" }, { name = "new", unserved = "secret" }'
+    )
+    hidden = hidden.replace('99.27 ± 0.07"]', '99.27 ± 0.07", "1"]').replace(
+        '99.38"]', '99.38", "1"]'
+    )
+    table = written(tmp_path, hidden)
+    report = bench.report(table, made(table, "CE", "0%", "full", [98.0]))  # the inputs of "new" too
+    assert len(report.entries["MNIST", "0%", "CE"].runs) == 1
+    assert report.entries["MNIST", "new", "CE"].runs == ()
+    assert report.entries["MNIST", "new", "CE"].note == "secret"
+
+
 def test_html_escapes(tmp_path):
     table = written(tmp_path, TOML.replace("A table of two", "<script>x</script>"))
     page = bench_report.html([bench.report(table, [])])

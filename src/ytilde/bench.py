@@ -702,7 +702,9 @@ def list_command(table: TableName = None, results: Results = None, scale: Scale 
         for name in list_tables():
             found = cells(load_table(name))
             ready = sum(cell.reason is None for cell in found)
-            with_results = sum(have[experiment(inputs(cell, scale, 0))] > 0 for cell in found)
+            with_results = sum(
+                have[experiment(inputs(cell, scale, 0))] > 0 for cell in found if not cell.reason
+            )
             title = load_table(name).title
             grid.add_row(name, title, str(len(found)), str(ready), str(with_results))
         out.print(grid)
@@ -827,7 +829,8 @@ def report(
     entries = {}
     for cell in cells(table):
         note, runs, used = cell.reason, [], None
-        for used in [scale] if scale else ["full", "reduced"]:
+        # what cannot be measured stays empty, even where another column has the same inputs
+        for used in [] if cell.reason else [scale] if scale else ["full", "reduced"]:
             name = experiment(inputs(cell, used, 0))
             runs, tuned = by_experiment.get(name, []), False
             note = errors.get(name, note)
