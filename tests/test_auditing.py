@@ -373,3 +373,21 @@ def test_audit_is_frozen():
     assert isinstance(found, Audit)
     with pytest.raises(AttributeError):
         found.noise_rate = 0.0
+
+
+def test_whole_numbers_kept_as_objects_are_classes_not_names():
+    p, y, _, _ = simulate(0, n=300, k=12)
+    as_objects = pd.Series(y, dtype=object)
+    assert audit(p, as_objects).issues.equals(audit(p, y).issues)  # "10" sorts before "2"
+
+
+def test_empty_labels_and_equal_names_are_refused():
+    p, y, _, _ = simulate(0, n=40, k=3)
+    names = np.array(["a", "b", "c"], dtype=object)[y]
+    names[7] = None
+    with pytest.raises(BadInput, match="Row 7 of the labels is empty"):
+        audit(p, names)
+    with pytest.raises(BadInput, match="all be different"):
+        audit(p, y, names=["a", "a", "b"])
+    with pytest.raises(BadInput, match="give names="):
+        audit(p, np.where(y == 2, "b", "a"))

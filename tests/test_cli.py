@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 from sklearn.datasets import make_blobs
 
 from ytilde import cli
@@ -42,7 +41,7 @@ def ytilde(*words, cwd=None, check=True):
     """Run the command in this process (imports cost seconds); a traceback is a failure."""
     stdout, stderr, code = io.StringIO(), io.StringIO(), 0
     before = sys.argv, Path.cwd(), cli.out
-    sys.argv, cli.out = ["ytilde", *map(str, words)], Console(file=stdout, width=200)
+    sys.argv, cli.out = ["ytilde", *map(str, words)], cli.console(file=stdout, width=200)
     os.chdir(cwd or before[1])
     try:
         with redirect_stdout(stdout), redirect_stderr(stderr):
@@ -238,3 +237,74 @@ def test_a_test_file_needs_no_column_with_true_labels(tmp_path):
     ytilde(*words, "--test", str(tmp_path / "test.csv"), "--out", out)
     assert "last" in json.loads((tmp_path / "run" / "summary.json").read_text())
     refused("fit", str(tmp_path / "test.csv"), *words[2:], "--out", out + "2", match="truth")
+
+
+# ---- what is printed, and what comes again -------------------------------------------------------
+
+
+def test_paths_and_figures_are_printed_as_they_are(table, tmp_path):
+    folder = tmp_path / ("long " * 30) / "[bold]x [" / "red] :smile:"
+    done = ytilde("fit", table / "train.csv", *FAST, "--out", folder)
+    assert f"next: ytilde audit '{folder}'\n" in done.stdout
+    words = ["--kind", "asymmetric:0.3,mapping=mnist", "--out", tmp_path / "n.npz"]
+    figures = json.loads(ytilde("noise", "digits", *words).stdout.partition("\n")[2])
+    assert figures["modal_share"][:3] == [None, None, 1.0]  # brackets are no markup
+
+
+@pytest.mark.parametrize("flag", ["--init-seed", "--split-seed", "--order-seed"])
+def test_each_stream_has_a_seed_of_its_own(flag, table, tmp_path):
+    models = []
+    for name, words in (("a", []), ("b", [flag, "5"])):
+        ytilde("fit", table / "train.csv", *FAST, *words, "--out", tmp_path / name)
+        models.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert models[0] != models[1]
+
+
+def test_an_audit_comes_out_the_same_again_and_from_elsewhere(table, tmp_path):
+    ytilde("fit", "train.csv", *FAST, "--out", tmp_path / "r", cwd=table)
+    issues = []
+    for _ in range(2):
+        ytilde("audit", tmp_path / "r", "--folds", "2", cwd=tmp_path)
+        issues.append((tmp_path / "r" / "issues.csv").read_bytes())
+    assert issues[0] == issues[1]
+
+
+def test_an_audit_that_is_refused_writes_nothing(table, tmp_path):
+    ytilde("fit", table / "train.csv", *FAST, "--out", tmp_path / "r")
+    before = sorted((tmp_path / "r").iterdir())
+    for path in (tmp_path, table / "new.csv" / "x.json"):
+        refused("audit", tmp_path / "r", "--label-studio", path, match="cannot write")
+    assert sorted((tmp_path / "r").iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--kind", "pair", "--features", "raw255"], "unknown option of pair noise 'features'"),
+        (["--kind", "classwise:main", "--rate", "0.2"], "unknown option of classwise noise 'rate'"),
+        (["--kind", "classwise"], "needs either a setting"),
+    ],
+)
+def test_noise_options_that_do_not_belong_to_the_kind(words, match, tmp_path):
+    refused("noise", "digits", *words, "--out", tmp_path / "n.npz", match=match)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_rate_of_a_noise_may_stand_in_its_kind(tmp_path):
+    rates = {}
+    for kind in ("pair", "pair:0.1", "classwise:uniform"):
+        ytilde("noise", "digits", "--kind", kind, "--out", tmp_path / "n.npz")
+        made = np.load(tmp_path / "n.npz")
+        rates[kind] = float((made["y"] != made["clean"]).mean())
+    assert rates["pair"] > 0.35 and rates["pair:0.1"] < 0.15 and rates["classwise:uniform"] > 0.1
+
+
+def test_an_unknown_task(table):
+    refused(
+        "fit",
+        table / "train.csv",
+        *FAST,
+        "--task",
+        "segmentaton",
+        match="did you mean segmentation",
+    )

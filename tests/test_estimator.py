@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-from ytilde import BadInput, Classifier, create
+from ytilde import BadInput, Classifier, Data, create
 
 # Weighted rows are drawn more often (docs/decisions/0003), so weighting and repeating agree in
 # expectation and not bit for bit.
@@ -136,3 +136,58 @@ def test_pixels():
 def test_bad_input_is_one_sentence(x, y, message):
     with pytest.raises(ValueError, match=message):
         Classifier("ce", epochs=1).fit(x, y)
+
+
+def test_bad_parameters_are_one_sentence():
+    x, y = make_blobs(30, centers=2, random_state=0)
+    for own, message in (
+        ({"random_state": "x"}, "random_state must be"),
+        ({"method": 3}, "method must be a name"),
+        ({"method": type(create("ce"))}, "method must be a name"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            Classifier(**({"method": "ce", "epochs": 1} | SMALL | own)).fit(x, y)
+    with pytest.raises(BadInput, match="sample_weight must hold numbers"):
+        Classifier("ce", epochs=1, **SMALL).fit(x, y, sample_weight=["a"] * 30)
+
+
+def test_images_are_checked_as_tables_are():
+    x, y = np.zeros((4, 1, 8, 8)), np.array([0, 1, 0, 1])
+    for images, labels, message in (
+        (x.astype(object), y, "instead of numbers"),
+        (x + np.nan, y, "missing or infinite"),
+        (x, [0, 1, np.nan, 1], "missing labels"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            Classifier("ce", epochs=1).fit(images, labels)
+    Classifier("ce", epochs=1).fit((255 * x).astype(np.int64), y)
+
+
+def test_an_audit_of_the_wrong_shape_is_one_sentence():
+    x, y = make_blobs(30, centers=2, random_state=0)
+    clf = Classifier("ce", epochs=1, **SMALL).fit(x, y)
+    with pytest.raises(BadInput, match="30 labels for 5 rows"):
+        clf.audit(x[:5], y, folds=0)
+    maps = np.zeros((4, 8, 8), int)
+    with pytest.raises(BadInput, match="one label a row"):
+        clf.audit(np.zeros((4, 1, 8, 8)), maps)
+
+
+def test_rare_and_missing_labels_do_not_stop_an_audit():
+    x, y = make_blobs(60, centers=2, random_state=0)
+    y[0] = 2
+    clf = Classifier("ce", epochs=1, **SMALL)
+    found = clf.audit(x, y, folds=5)
+    assert len(found.issues) == 60 and any("single row (2)" in note for note in found.notes)
+    labels = torch.from_numpy(np.where(np.arange(60) % 3 == 1, -1, y))
+    data = Data(torch.from_numpy(x).float(), labels, 3)
+    assert found.issues["index"].size > clf.audit_data(data, folds=2).issues["index"].size == 40
+
+
+def test_a_loaded_model_keeps_its_seed(tmp_path):
+    x, y = make_blobs(60, centers=2, random_state=0)
+    clf = Classifier("ce", epochs=2, random_state=7, **SMALL).fit(x, y)
+    clf.save(tmp_path / "m.safetensors")
+    again = Classifier.load(tmp_path / "m.safetensors")
+    assert again.random_state == 7
+    assert clf.audit(x, y, folds=2).issues.equals(again.audit(x, y, folds=2).issues)

@@ -475,3 +475,11 @@ def test_state_goes_through_save_and_resume(name, tmp_path):
     run(tmp_path / "b", stop=3)
     again = run(tmp_path / "b", resume=True)
     assert all(torch.equal(whole[key], again[key]) for key in whole)
+
+
+def test_elr_plus_leaves_ignored_rows_out():
+    """Whatever an ignored row shows: the loss, and so the networks, stay the same."""
+    data = batch()
+    other = data._replace(x=torch.where((data.y == -1)[:, None], -data.x, data.x))
+    values = [built("elr_plus", alpha=1e-3).loss(d, step()).item() for d in (data, other)]
+    assert values[0] == pytest.approx(values[1], abs=1e-6)

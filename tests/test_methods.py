@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ytilde.method import create, list_methods, lookup
+from ytilde.data import Spec
+from ytilde.method import BackboneFactory, create, list_methods, lookup
 from ytilde.testing import blobs, check_method, fitted
 
 GOLDEN = Path(__file__).parent / "golden.json"
@@ -45,6 +46,16 @@ def test_names_are_file_names():
     for name in list_methods():
         file = lookup(name).cls.__module__.rsplit(".", 1)[-1]
         assert name.startswith(file), f"{name} is in {file}.py"
+
+
+def test_a_spec_needs_no_moments_of_the_inputs():
+    """The six fields of the contract are enough; inputs are then taken as they are."""
+    backbone = BackboneFactory("mlp:width=8,depth=1", (6,))
+    generator = torch.Generator().manual_seed(0)
+    spec = Spec(3, 240, (6,), backbone, backbone().dim, generator)
+    method, x = create("ce"), blobs().x[:5]
+    method.build(spec)
+    assert torch.equal(method.net.features(x), method.net.backbone(x))
 
 
 if __name__ == "__main__":

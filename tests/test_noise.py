@@ -596,3 +596,18 @@ def test_memory_is_bounded_for_lazy_images():
 @pytest.mark.slow
 def test_memory_of_fifty_thousand_lazy_images():
     assert extra_megabytes(50_000, used=100) < 1000
+
+
+def test_numpy_inputs_and_plain_lists_do_as_well():
+    x, y = images(50)
+    expected = noise.instance(x, y, K, rate=0.4, generator=gen())
+    found = noise.instance(x.numpy(), y.tolist(), K, rate=0.4, generator=gen())
+    assert torch.equal(found.y, expected.y)
+    index = torch.tensor([3, 1])
+    assert torch.equal(found.transition([3, 1]), expected.transition(index))
+
+
+@pytest.mark.parametrize("rate", [None, "0.4"])
+def test_a_rate_that_is_no_number(rate):
+    with pytest.raises(BadInput, match=r"\[0, 1\]"):
+        noise.pair(torch.tensor([0, 1]), 2, rate=rate, generator=gen())

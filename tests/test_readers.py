@@ -617,3 +617,16 @@ def test_split_depends_on_the_generator_alone():
     assert len(split(torch.zeros(6, 2, 2), 0.5, torch.Generator())[1]) == 3
     with pytest.raises(BadInput, match="below 1"):
         split(10, 1.0, torch.Generator())
+
+
+def test_the_ending_may_be_in_capitals(tmp_path):
+    path = tmp_path / "D.CSV"
+    path.write_text("a,label\n1,x\n2,y\n")
+    assert read(path).data.names == ("x", "y")
+
+
+def test_a_file_that_is_no_npz_says_nothing_of_pickles(tmp_path):
+    path = tmp_path / "d.npz"
+    path.write_bytes(b"abc")
+    with pytest.raises(BadInput, match="no npz file"):
+        read(path)

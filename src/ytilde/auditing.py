@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -562,7 +563,13 @@ def _labels(
         raise BadInput(f"There are {given.shape} labels for {len(p)} rows of pred_probs.")
     k = p.shape[1]
     shown = tuple(str(name) for name in names) if names is not None else None
+    if shown is not None and len(set(shown)) < len(shown):
+        raise BadInput(f"The class names must all be different: {', '.join(shown)}.")
+    if given.dtype.kind == "O" and all(isinstance(label, Integral) for label in given):
+        given = given.astype(np.int64)  # pandas' Int64, or a list that was a column of objects
     if not np.issubdtype(given.dtype, np.number):
+        if (empty := np.flatnonzero(pd.isna(given))).size:
+            raise BadInput(f"Row {empty[0]} of the labels is empty; leave it out.")
         shown = shown or tuple(sorted({str(label) for label in given}))
         number = {name: i for i, name in enumerate(shown)}
         unknown = next((label for label in given if str(label) not in number), None)
@@ -570,7 +577,10 @@ def _labels(
             raise BadInput(f"The label {str(unknown)!r} is not among the names of the classes.")
         given = np.array([number[str(label)] for label in given])
     if shown is not None and len(shown) != k:
-        raise BadInput(f"There are {len(shown)} class names but {k} columns of pred_probs.")
+        raise BadInput(
+            f"There are {len(shown)} class names but {k} columns of pred_probs; give names=, one "
+            "for each column."
+        )
     if (given != np.rint(given)).any() or given.min() < IGNORE or given.max() >= k:
         raise BadInput(f"Labels must be classes 0 to {k - 1}, or -1 for none.")
     if (given == IGNORE).all():

@@ -46,6 +46,15 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a file that cannot be written before the work whose result it is to hold."""
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if path.is_dir():
+        raise BadInput(f"cannot write {path}: it is a folder")
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise BadInput(f"cannot write {path}: {above} is no folder that can be written to")
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

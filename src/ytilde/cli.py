@@ -13,6 +13,7 @@ import signal
 import sys
 import tokenize
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,13 +21,12 @@ import pandas as pd
 import torch
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from . import __version__, datasets, noise, parallel, readers
 from .bench import bench_app
-from .checkpoint import write_atomic, write_csv
+from .checkpoint import check_writable, write_atomic, write_csv
 from .contrastive import PROBES, Settings
 from .data import BadInput, Data, unknown
 from .diagnosis import diagnose_data
@@ -43,7 +43,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
-out = Console(highlight=False)
+TASKS = ("classification", "segmentation")
+
+
+def console(**where: Any) -> Console:
+    """Prints sentences as they are: a path may hold brackets, and a cut one cannot be copied."""
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, **where)
+
+
+out = console()
 app.add_typer(bench_app, name="bench", help="The papers' tables: run them, compare.")
 
 
@@ -174,6 +182,8 @@ def fit(
     }
     found = readers.read(source, data_root=data_root, strict=strict, **read)
     data = found.data
+    if task not in (None, *TASKS):
+        raise BadInput(unknown("task", task, TASKS))
     if task and (task == "segmentation") != (data.y.dim() > 1):
         raise BadInput(f"--task {task} does not fit {source}: check its labels")
     names = data.names
@@ -187,6 +197,7 @@ def fit(
         "encoder": str(encoder) if encoder else None, "pretrain": pretrain,
         "fingerprint": found.fingerprint, "schema": dataclasses.asdict(found.schema),
         "classes": list(names or ()), "versions": versions(), "realised_noise": told,
+        "started_in": str(Path.cwd()),
     }  # fmt: skip
     folder = out_folder or _free_folder(Path("runs"), f"{Path(source).stem}-{method}")
     with Run.open(folder, config, resume=resume, force=force) as run:
@@ -202,7 +213,12 @@ def fit(
                 bar.show(record)
 
             trainer = clf.fit_data(
-                corrupted, folder=folder, resume=resume, monitor=monitor, on_record=on_record
+                corrupted,
+                recipe=recipe,
+                folder=folder,
+                resume=resume,
+                monitor=monitor,
+                on_record=on_record,
             )
         if auto:
             count, name = len({line["method"] for line in clf.race_}), clf.method_.name
@@ -309,7 +325,7 @@ def _print_summary(summary: dict[str, Any], data: Data, told: dict[str, Any], fo
     predictions = ", predictions.csv" if data.y.dim() == 1 else ""
     out.print(f"run folder: {folder}  (model.safetensors, metrics.jsonl{predictions})")
     if data.y.dim() == 1:
-        out.print(f"next: ytilde audit {folder}")
+        out.print(f"next: ytilde audit {quote(str(folder))}")
 
 
 @app.command(context_settings=EXTRA)
@@ -350,7 +366,7 @@ def pretrain(
         if name in made.about:
             out.print(f"{name.replace('_', ' ')} on noisy labels: {100 * made.about[name]:.1f} %")
     out.print(f"written: {out_file}")
-    out.print(f"next: ytilde fit {source} --encoder {out_file}")
+    out.print(f"next: ytilde fit {quote(source)} --encoder {quote(str(out_file))}")
 
 
 @app.command()
@@ -406,6 +422,8 @@ def audit(
     ] = None,
 ) -> None:
     """Find the wrong labels of a run's data: issues.csv and report.html in the run folder."""
+    for path in filter(None, (label_studio, argilla)):
+        check_writable(path)
     clf, config = _load(run)
     found = _run_data(run, config)
     result = clf.audit_data(found.data, folds=folds)
@@ -413,6 +431,10 @@ def audit(
     result.context.update({"history": history, "paths": found.paths, "title": str(run)})
     if "rows" in result.context:
         result.context["rows"] = table(result.context["rows"], found.schema.columns)
+    if label_studio is not None:
+        result.to_label_studio(label_studio)
+    if argilla is not None:
+        result.to_argilla(argilla)
     result.to_csv(run / "issues.csv")
     result.to_json(run / "audit.json")
     result.to_html(run / "report.html")
@@ -420,28 +442,29 @@ def audit(
     if fix_above is not None:
         written.append(run / "labels.csv")
         write_csv(written[-1], result.fixed_labels(fix_above))
-    if label_studio is not None:
-        written.append(label_studio)
-        result.to_label_studio(label_studio)
-    if argilla is not None:
-        written.append(argilla)
-        result.to_argilla(argilla)
+    written += filter(None, (label_studio, argilla))
     out.print(result.summary())
     out.print(f"written: {', '.join(map(str, written))}")
-    out.print(f"next: ytilde review {run}")
+    out.print(f"next: ytilde review {quote(str(run))}")
 
 
 def _run_data(run: Path, config: dict[str, Any]) -> readers.Source:
     """What a run was trained on, with the labels it saw."""
     found = readers.read(
-        config["source"],
-        data_root=config["data_root"],
+        _from_start(config["source"], config),
+        data_root=_from_start(config["data_root"], config),
         **{key: config[key] for key in ("label", "clean_label", "image_column")},
     )
     if found.fingerprint != config["fingerprint"]:
         raise BadInput(f"{config['source']} has changed since {run} was trained; fit it again")
     data, _ = _corrupt(found.data, config["noise"], Recipe(**config["recipe"]))
     return dataclasses.replace(found, data=data)
+
+
+def _from_start(path: str | None, config: dict[str, Any]) -> str | None:
+    """A path of a run that is not here, as it was seen from where the run was started."""
+    there = Path(config.get("started_in", ".")) / (path or "")
+    return path if path is None or Path(path).exists() or not there.exists() else str(there)
 
 
 @app.command()
@@ -467,7 +490,7 @@ def review(
     reviewing.serve(session, port, _say_address)
     done = session.progress()
     out.print(f"{done['total'] - done['open']} of {done['total']} decided; all of it is saved")
-    out.print(f"next: ytilde review {run} --export labels.csv")
+    out.print(f"next: ytilde review {quote(str(run))} --export labels.csv")
 
 
 def _say_address(address: str) -> None:
@@ -485,7 +508,7 @@ def export_command(
     clf, _ = _load(run)
     to_onnx(clf, out_file)
     shape = ", ".join(map(str, ("N", *clf.shape_)))
-    out.print(f"written: {out_file}  (x [{shape}] float32 -> log_probs)", markup=False)
+    out.print(f"written: {out_file}  (x [{shape}] float32 -> log_probs)")
 
 
 @app.command()
@@ -508,7 +531,7 @@ def diagnose(
     if told:
         out.print(f"noise made: {100 * told['rate']:.1f} % of {len(found)} labels are wrong")
     for sentence in result.reasons:
-        out.print(f"- {sentence}", markup=False)
+        out.print(f"- {sentence}")
     table = Table("label", "given", "wrong, expected", "share", "mostly in truth")
     pairs = result.audit.pairs
     for line in result.audit.per_class.to_dict("records"):
@@ -516,10 +539,10 @@ def diagnose(
         share = f"{100 * line['noise_rate']:.1f} %"
         errors = f"{line['expected_errors']:.0f}"
         cells = (line["label"], line["given"], errors, share, *(mostly or ["-"]))
-        table.add_row(*(escape(str(cell)) for cell in cells))
+        table.add_row(*map(str, cells))
     out.print(table)
     for note in result.notes:
-        out.print(f"note: {note}", markup=False)
+        out.print(f"note: {note}")
     if out_file is not None:
         result.to_json(out_file)
         out.print(f"written: {out_file}")
@@ -529,7 +552,9 @@ def diagnose(
 def noise_command(
     source: Source,
     kind: Annotated[str, typer.Option(help=", ".join(noise.KINDS))] = "instance",
-    rate: Annotated[float, typer.Option()] = 0.4,
+    rate: Annotated[
+        float | None, typer.Option(help="0.4 where the kind does not say it: pair:0.2")
+    ] = None,
     seed: Annotated[int, typer.Option()] = 0,
     features: Annotated[str | None, typer.Option(help="standardized or raw255")] = None,
     out_file: Annotated[Path, typer.Option("--out", help="npz to write")] = Path("noisy.npz"),
@@ -537,11 +562,15 @@ def noise_command(
     data_root: DataRoot = None,
 ) -> None:
     """Corrupt the labels of a data set; writes x, y, clean, and the true rows of T."""
+    name, own = noise.parse(kind)
+    if rate is None and name != "classwise" and "rate" not in own:
+        rate = 0.4
+    given = {"rate": rate, "features": features}
+    options = {key: value for key, value in given.items() if value is not None}
     data = readers.read(source, label=label, data_root=data_root).data
     if data.lazy:
         raise BadInput("data that is read lazily is corrupted by `fit --noise`, not written here")
     generator = Recipe(seed=seed).generator("noise")
-    options = {"rate": rate} | ({"features": features} if features else {})
     made = noise.corrupt(kind, data.x, data.y, data.num_classes, generator=generator, **options)
     arrays: dict[str, Any] = {"x": np.asarray(data.x), "y": made.y.numpy(), "clean": data.y.numpy()}
     arrays |= {"rows": made.rows.numpy(), "names": np.asarray(data.names or [])}
@@ -578,7 +607,7 @@ def methods(name: Annotated[str | None, typer.Argument()] = None) -> None:
         _print_fields(Recipe, {})
         return
     entry = lookup(name)
-    out.print(inspect.getdoc(sys.modules[entry.cls.__module__]) or "", markup=False)
+    out.print(inspect.getdoc(sys.modules[entry.cls.__module__]) or "")
     _print_fields(entry.cls, entry.preset)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -132,5 +132,6 @@ class Spec:
     backbone: Callable[[], nn.Module]  # a new network: input -> features [..., dim]
     dim: int  # of the features
     generator: torch.Generator  # for draws in build and fit
-    mean: Tensor  # of the inputs, for the Net's first layer: [C, 1, 1] or [D]
-    std: Tensor
+    # of the inputs, for the Net's first layer: [C, 1, 1] or [D]; as they are if nothing is said
+    mean: Tensor = field(default_factory=lambda: torch.zeros(()))
+    std: Tensor = field(default_factory=lambda: torch.ones(()))

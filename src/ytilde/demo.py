@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
@@ -45,7 +46,7 @@ def run_demo(out: Path, epochs: int | None = None) -> dict[str, float]:
     train, test = (datasets.load("fashion-mnist-small", split=s) for s in ("train", "test"))
     data = _corrupt(train)
     _say_task(console, data)
-    settings = SETTINGS | {"epochs": epochs or EPOCHS}
+    settings = SETTINGS | {"epochs": EPOCHS if epochs is None else epochs}
     fitted = {}
     for number, (method, name) in enumerate(NAMES.items(), 1):
         fitted[name] = clf = Classifier(method, **settings)
@@ -185,8 +186,8 @@ def _say_results(console: Console, out: Path, figures: dict[str, float]) -> None
     console.print(table)
     console.print(
         f"\n{figures['seconds']:.0f} seconds. [bold]Look at the wrong labels:[/bold]\n"
-        f"  {out / 'report.html'}   open it in a browser; it needs no network\n"
-        f"  {out / 'issues.csv'}    every label with its chance of being wrong\n"
+        f"  {escape(str(out))}/report.html   open it in a browser; it needs no network\n"
+        f"  {escape(str(out))}/issues.csv    every label with its chance of being wrong\n"
         "\n[bold]Now with your own data[/bold] (csv, parquet, npz, or a folder of images):\n"
         "  ytilde fit data.csv --label COLUMN --out runs/mine\n"
         "  ytilde audit runs/mine\n",

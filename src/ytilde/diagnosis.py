@@ -157,6 +157,11 @@ def diagnose_data(data: Data, *, most: int = 4000, seed: int = 0, **options: Any
         x = data.x[rows].flatten(1).float()
         found = diagnose(x, data.y[rows], names=_names(data), most=most, seed=seed, **options)
     else:
+        if (labelled := int((data.y != IGNORE).sum())) < 200:
+            raise BadInput(
+                "a diagnosis of pictures needs at least 200 labelled ones, as half of them train "
+                f"the network it looks through, not {labelled}"
+            )
         recipe = default_recipe(shape, len(data) // 2, seed=seed, val=0.0)
         half, rest = split(data.y, 0.5, recipe.generator("split", "diagnosis"))
         recipe = default_recipe(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -24,6 +25,7 @@ from .data import IGNORE, BadInput, Batch, Data
 from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
+from .readers import as_inputs
 from .transition import confident_joint
 from .tuning import SHORT_LIST, choose_method
 
@@ -31,6 +33,7 @@ RECIPE_FIELDS = (
     "epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule", "augment",
     "precision", "ema", "clip", "val", "keep", "patience", "balance", "device",
 )  # fmt: skip
+ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
 
 
 class Classifier(ClassifierMixin, BaseEstimator):
@@ -41,7 +44,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
     own nn.Module that returns features. encoder: a file made by `ytilde pretrain`, from which its
     networks start; pretrain: make one first, as in "simclr:epochs=100".
     What is left at None is chosen by the kind of data.
-    X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]). y: ints or strings.
+    X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]). y: ints or strings, one
+    a row (-1 is a class like any other, as scikit-learn has it) or one a pixel (-1 = ignore).
     devices: so many GPUs (or CPU processes) train together, with the result of one; a script that
     uses them needs `if __name__ == "__main__":`.
     """
@@ -116,14 +120,16 @@ class Classifier(ClassifierMixin, BaseEstimator):
         data: Data,
         *,
         weights: Tensor | None = None,
+        recipe: Recipe | None = None,
         on_record: Callable[[Record], None] = lambda record: None,
         **options: Any,
     ) -> Trainer | None:
         """Fit on a Data (which may be lazy); `options` are those of `fit_method`.
 
+        recipe: in the place of the one that the parameters make; it has a seed for each stream.
         Returns the trainer, or None if Ctrl-C ended the fit early.
         """
-        recipe = self._recipe(data)
+        recipe = recipe or self._recipe(data)
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
         encoder = None if self.encoder is None else Encoder.load(self.encoder)
@@ -173,21 +179,27 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _new_method(self) -> Method:
         if isinstance(self.method, Method):
             return type(self.method)(**self.method.get_params())
+        if not isinstance(self.method, str):
+            raise BadInput(f"method must be a name or what create(name) made, not {self.method!r}")
         return create(self.method)
 
     def _recipe(self, data: Data) -> Recipe:
         own = {name: getattr(self, name) for name in RECIPE_FIELDS}
         seed = self.random_state
-        if not isinstance(seed, (int, np.integer, type(None))):
-            seed = seed.randint(2**31 - 1)
-        elif seed is None:
+        if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
+        elif isinstance(seed, np.random.RandomState):
+            seed = seed.randint(2**31 - 1)
+        elif not isinstance(seed, (int, np.integer)):
+            raise BadInput(f"random_state must be a whole number or None, not {seed!r}")
         return default_recipe(data.shape, len(data), data.y.dim() > 1, seed=int(seed), **own)
 
     def _check_training(self, X: Any, y: ArrayLike) -> tuple[Tensor, NDArray[Any]]:
         if _ndim(X) > 2:
             given = np.asarray(y)
             x = as_images(X)
+            if pd.isna(given).any():
+                raise BadInput("y holds missing labels; fill them in or leave the rows out")
             if given.shape not in ((len(x),), (len(x), *x.shape[2:])):
                 raise BadInput(
                     f"y must hold one label for each of the {len(x)} rows of X (or for each of "
@@ -205,7 +217,10 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _check_weights(self, sample_weight: ArrayLike | None, n: int) -> Tensor | None:
         if sample_weight is None:
             return None
-        weights = torch.as_tensor(np.asarray(sample_weight, dtype=np.float64))
+        try:
+            weights = torch.from_numpy(np.asarray(sample_weight, dtype=np.float64).copy())
+        except (TypeError, ValueError):
+            raise BadInput("sample_weight must hold numbers, one for each row of X") from None
         if weights.shape != (n,) or (weights < 0).any() or not weights.isfinite().all():
             raise BadInput(f"sample_weight must hold {n} finite numbers that are not negative")
         if weights.sum() <= 0:
@@ -287,6 +302,10 @@ class Classifier(ClassifierMixin, BaseEstimator):
             x, given = self._check_inputs(X), np.asarray(y)
         else:
             x, given = clone(self)._check_training(X, y)
+        if given.ndim > 1:
+            raise BadInput(ONE_LABEL)
+        if len(given) != len(x):
+            raise BadInput(f"there are {len(given)} labels for {len(x)} rows of X")
         classes = self.classes_ if folds == 0 else unique_labels(given)
         place = {name: label for label, name in enumerate(classes.tolist())}
         strange = [name for name in np.unique(given).tolist() if name not in place]
@@ -302,7 +321,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def audit_data(self, data: Data, folds: int = 5) -> Audit:
         """The audit of a Data (which may be lazy)."""
         if data.y.dim() > 1:
-            raise BadInput("an audit needs one label a row; pixel labels are not audited yet")
+            raise BadInput(ONE_LABEL)
         if folds == 0:
             self._check_classes(data)
             T = self._own_transition(data)
@@ -311,6 +330,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
         else:
             probs, T = self._out_of_fold(data, folds)
             found = audit(probs, data.y, transition=T, names=data.names)
+            count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
+            if rare := [data.class_name(k) for k, n in enumerate(count.tolist()) if n == 1]:
+                found.notes.append(
+                    f"{len(rare)} classes have a single row ({', '.join(rare[:5])}), which was "
+                    "judged by a model that never saw its class."
+                )
         found.context["images" if len(data.shape) > 1 else "rows"] = data.x
         return found
 
@@ -324,13 +349,20 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _out_of_fold(self, data: Data, folds: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Clean posteriors, and T(x) where the method has one, by models that never saw the row."""
         labels = data.y.numpy()
-        if folds < 2 or min(np.bincount(labels, minlength=2)) < folds:
-            raise BadInput(f"folds={folds} needs at least 2 folds and as many rows of every class")
+        most = np.bincount(labels[labels != IGNORE], minlength=2).max()
+        if not 2 <= folds <= most:
+            raise BadInput(
+                f"folds={folds} must lie between 2 and the rows of the largest class ({most}), "
+                "or be 0: judge with the fitted model"
+            )
         probs = np.zeros((len(data), data.num_classes), np.float32)
         T = None
         seed = self.random_state if isinstance(self.random_state, int) else 0
         parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
-        for train, held in parts.split(np.zeros(len(data)), labels):
+        with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
+            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+            cuts = list(parts.split(np.zeros(len(data)), labels))
+        for train, held in cuts:
             fitted = clone(self)
             if self._is_auto() and hasattr(self, "method_"):
                 fitted.set_params(method=self.method_.name)  # one race is enough
@@ -363,7 +395,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         """One safetensors file with a JSON header; no pickle."""
         check_is_fitted(self)
         params = self.get_params(deep=False)
-        params |= {"method": None, "random_state": None}
+        params |= {"method": None, "random_state": self.recipe_.seed}  # what a refit needs
         params["encoder"] = None if self.encoder is None else str(self.encoder)
         # a network of the user's own is not written: Classifier.load takes it again
         params["backbone"] = self._backbone_ if isinstance(self._backbone_, str) else None
@@ -412,21 +444,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
 def as_images(X: Any) -> Tensor:
     """[N, C, H, W] images, uint8 or float in [0, 1]; [N, H, W] and [N, H, W, 3] are put right."""
-    x = X.detach().cpu() if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(X))
-    if x.dim() == 3:
-        x = x[:, None]
-    if x.dim() != 4:
-        raise BadInput(f"X must be [N, D] features or [N, C, H, W] images, not {tuple(x.shape)}")
-    if x.shape[1] not in (1, 3, 4) and x.shape[-1] in (1, 3, 4):
-        x = x.permute(0, 3, 1, 2).contiguous()
-    if x.dtype == torch.uint8:
-        return x
-    x = x.float()
-    if not x.isfinite().all():
-        raise BadInput("X holds NaN or infinite values; remove or fill them")
-    if len(x) and (x.min() < 0 or x.max() > 1):
-        raise BadInput("image pixels must be uint8, or floats in [0, 1]; divide yours by 255")
-    return x
+    if _ndim(X) not in (3, 4):
+        raise BadInput(f"X must be [N, D] features or [N, C, H, W] images, not {np.shape(X)}")
+    return as_inputs(X, "X")
 
 
 def _fit_beside(method: Method, data: Data, recipe: Recipe, options: dict[str, Any]) -> None:

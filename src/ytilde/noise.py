@@ -10,8 +10,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -245,6 +247,7 @@ def instance(
         image then dominates a, and the class all but decides the wrong label.
     """
     clean = _labels(y, num_classes)
+    x = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
     _known("features", features, FEATURES)
     if clean.ndim != 1 or len(x) != len(clean):
         raise BadInput(
@@ -315,7 +318,7 @@ class _InstanceNoisy(Noisy):
         return self.own_rows
 
     def transition(self, index: Tensor) -> Tensor:
-        num_classes = len(self.matrix)
+        index, num_classes = torch.as_tensor(index), len(self.matrix)
         found = torch.empty(len(index), num_classes, num_classes)
         for place in _chunks(self.law.x, torch.arange(len(index))):
             part = index[place]
@@ -468,7 +471,7 @@ def _labels(y: Tensor, num_classes: int) -> Tensor:
 
 
 def _rate(rate: float) -> float:
-    if not 0 <= rate <= 1:
+    if not isinstance(rate, Real) or not 0 <= rate <= 1:
         raise BadInput(f"a noise rate must lie in [0, 1], not {rate}.")
     return float(rate)
 
@@ -535,6 +538,9 @@ def corrupt(
 ) -> Noisy:
     """The noise of this kind or text (see `parse`), with further options as keywords."""
     kind, read = parse(text)
+    known = [*_OPTIONS[kind], *(["rates"] if kind == "classwise" else [])]
+    for name in options:
+        _known(f"option of {kind} noise", name, known)
     options = read | options
     needed = {"asymmetric": ("rate", "mapping"), "classwise": ()}.get(kind, ("rate",))
     for name in needed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import warnings
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,9 +157,10 @@ def _path(source: str, options: _Options) -> Source:
         near = difflib.get_close_matches(source.lower(), datasets.NAMES, 3, 0.6)
         hint = f"did you mean {' or '.join(near)}" if near else _READABLE
         raise BadInput(f"There is no file, folder or data set {source!r}; {hint}.")
-    if path.suffix == ".npz":
+    kind = path.suffix.lower()
+    if kind == ".npz":
         return _npz(path, options)
-    if path.suffix in (".csv", ".tsv", ".parquet"):
+    if kind in (".csv", ".tsv", ".parquet"):
         return _table(_read_table(path, options), path.parent, options, source)
     raise BadInput(f"The kind of file of {source} is not known; {_READABLE}.")
 
@@ -305,7 +307,7 @@ def _labels(
 def as_inputs(x: Any, what: str = "the array") -> Tensor:
     """Features [N, D] as float32, or images as [N, C, H, W]: uint8, or float32 in [0, 1].
 
-    Images may come as [N, H, W] or with the channels (1 or 3) last.
+    Images may come as [N, H, W] or with the channels (1, 3 or 4) last.
     """
     if hasattr(x, "toarray"):
         raise BadInput(f"{_sentence(what)} is sparse; give x.toarray().")
@@ -319,7 +321,7 @@ def as_inputs(x: Any, what: str = "the array") -> Tensor:
         return _finite(tensor.float(), what)
     if tensor.ndim == 3:
         tensor = tensor.unsqueeze(1)
-    elif tensor.shape[1] not in (1, 3) and tensor.shape[3] in (1, 3):
+    elif tensor.shape[1] not in (1, 3, 4) and tensor.shape[3] in (1, 3, 4):
         tensor = tensor.permute(0, 3, 1, 2)
     if tensor.dtype == torch.uint8 or not tensor.numel():
         return tensor.contiguous()
@@ -332,7 +334,7 @@ def as_inputs(x: Any, what: str = "the array") -> Tensor:
     if low < 0 or high > 1:
         raise BadInput(
             f"The pixels of {what} run from {low:g} to {high:g}; give bytes, or floats from 0 to 1 "
-            "without normalisation."
+            "without normalisation (divide yours by 255)."
         )
     return tensor.contiguous()
 
@@ -371,6 +373,8 @@ def _arrays(
 
 def _npz(path: Path, options: _Options) -> Source:
     """Keys x, y; optional clean, and names, which integer labels then count into."""
+    if not zipfile.is_zipfile(path):
+        raise BadInput(f"{path} cannot be read as plain arrays (it is damaged, or no npz file).")
     try:
         with np.load(path, allow_pickle=False) as file:
             parts = {key: file[key] for key in file.files}
@@ -388,9 +392,9 @@ def _npz(path: Path, options: _Options) -> Source:
 
 def _read_table(path: Path, options: _Options) -> pd.DataFrame:
     try:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             return pd.read_parquet(path)
-        return _read_csv(path, "\t" if path.suffix == ".tsv" else ",", options)
+        return _read_csv(path, "\t" if path.suffix.lower() == ".tsv" else ",", options)
     except ImportError as error:
         raise BadInput(f"{path} needs pyarrow: pip install 'ytilde[parquet]'.") from error
     except BadInput:

@@ -130,7 +130,7 @@ class Follower(Run):
 
 def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
     """Resuming must continue the same run: what differs is named."""
-    ignored = {"versions", "realised_noise", "schema"}
+    ignored = {"versions", "realised_noise", "schema", "started_in"}
     differ = [key for key in new if key not in ignored and old.get(key) != _plain(new[key])]
     if differ:
         raise BadInput(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import Batch, Spec, Step
+from ..data import IGNORE, Batch, Spec, Step
 from ..losses import elr, mixup, soft_ce
 from ..method import Net, register
 from .elr import ELR, Memory
@@ -56,11 +56,13 @@ class ELRPlus(ELR):
         with torch.no_grad():
             targets = memory.update(batch.index, teacher(x), self.beta)
         given = batch.y[:, None] == torch.arange(memory.num_classes, device=x.device)
-        both = torch.cat([given.to(targets.dtype), targets], 1)  # mixed alike
+        known = (batch.y != IGNORE).to(targets.dtype)[:, None]
+        both = torch.cat([given.to(targets.dtype), targets * known], 1)  # mixed alike
         x, own, other, share = mixup(x, both, self.alpha, generator=step.generator)
         given, targets = (share * own + (1 - share) * other).chunk(2, 1)
         logits = net(x)
-        return (soft_ce(logits, given) + lam * elr(logits, targets)).mean()
+        losses = soft_ce(logits, given) + lam * elr(logits, targets)
+        return losses.sum() / known.sum().clamp(min=1)
 
     def strength(self, step: Step) -> Tensor:
         """exp(-5 (1 - t)^2), t the part of the ramp that is done (Laine and Aila, ICLR 2017)."""
