@@ -501,3 +501,18 @@ def test_weighted_mean():
     nll = torch.tensor([1.0, math.inf, 3.0])
     assert losses.weighted_mean(nll, torch.tensor([1.0, 0.0, 3.0])) == 2.5
     assert losses.weighted_mean(nll, torch.zeros(3)) == 0
+
+
+PER_LABEL = [losses.ce, losses.gce, losses.mae, losses.label_smoothing, losses.bootstrap_soft,
+             losses.bootstrap_hard, losses.symmetric_ce, losses.bi_tempered]  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", PER_LABEL)
+def test_labels_that_do_not_fit_are_refused(loss):
+    """Fewer labels than rows left rows out; -100, torch's own way to ignore, counted as class 0."""
+    logits = torch.randn(4, 3)
+    with pytest.raises(BadInput, match=r"\[3\] do not fit values of shape \[4, 3\]"):
+        loss(logits, torch.zeros(3, dtype=torch.long))
+    for strange in (3, -2, -100):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            loss(logits, torch.tensor([0, 1, 2, strange]))

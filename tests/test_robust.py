@@ -18,7 +18,7 @@ from PIL import Image
 
 from test_cli import FAST, refused, wait_for, ytilde
 from ytilde import Classifier, checkpoint, images, readers
-from ytilde.data import BadInput
+from ytilde.data import BadInput, Data
 from ytilde.engine import Recipe, Trainer
 from ytilde.method import create, fit_method
 from ytilde.runs import Run
@@ -382,3 +382,14 @@ def test_force_does_not_throw_a_review_away(tmp_path):
     (folder / "review.sqlite").unlink()
     with Run.open(folder, {"a": 2}, resume=False, force=True):
         assert Run.config(folder) == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [([0, 1, 3], "labels run from 0 to 3"), ([0, -2, 1], "from -2 to 1"),
+     ([-1, -1, -1], "every label is -1"), ([0, 1], "3 inputs and 2 labels")],
+)  # fmt: skip
+def test_labels_outside_of_the_classes_are_refused_before_training(y, message):
+    data = Data(torch.rand(3, 2), torch.tensor(y), 3)
+    with pytest.raises(BadInput, match=message):
+        fit_method(create("ce"), data, Recipe(epochs=1), backbone="mlp:width=8,depth=1")

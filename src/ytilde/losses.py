@@ -84,15 +84,26 @@ def _precise(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _of_label(values: Tensor, y: Tensor) -> Tensor:
+def of_label(values: Tensor, y: Tensor) -> Tensor:
     """values [..., K] at the label; whatever stands at class 0 where the label is ignored."""
-    return values.gather(-1, y.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    index = _index(values, y)
+    return values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+
+
+def _index(values: Tensor, y: Tensor) -> Tensor:
+    """The labels as an index of values [..., K]: torch refuses all but the classes and -1."""
+    _check(
+        y.shape == values.shape[:-1],
+        f"labels of shape {list(y.shape)} do not fit values of shape {list(values.shape)}: give "
+        "one label for each position before the last axis.",
+    )
+    return torch.where(y == IGNORE, 0, y)
 
 
 def _one_hot(y: Tensor, like: Tensor) -> Tensor:
     """One-hot rows [..., K]; all zero where the label is ignored."""
-    classes = torch.arange(like.shape[-1], device=like.device)
-    return (y.unsqueeze(-1) == classes).to(like.dtype)
+    known = (y != IGNORE).unsqueeze(-1).to(like.dtype)
+    return torch.zeros_like(like).scatter(-1, _index(like, y).unsqueeze(-1), known)
 
 
 def _ignoring(nll: Tensor, y: Tensor) -> Tensor:
@@ -101,7 +112,7 @@ def _ignoring(nll: Tensor, y: Tensor) -> Tensor:
 
 def ce(logits: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy, -log p_y."""
-    return _ignoring(-_of_label(_log_probs(logits), y), y)
+    return _ignoring(-of_label(_log_probs(logits), y), y)
 
 
 def soft_ce(logits: Tensor, targets: Tensor) -> Tensor:
@@ -125,7 +136,7 @@ def noise_against_noise(
     """
     log_p = _log_probs(logits)
     noise = torch.randn(log_p.shape, generator=generator, device=log_p.device, dtype=log_p.dtype)
-    return _ignoring(-_of_label(log_p, y) - sigma * (noise * log_p).sum(-1), y)
+    return _ignoring(-of_label(log_p, y) - sigma * (noise * log_p).sum(-1), y)
 
 
 # ------------------------------------------------------------------------------ bounded losses
@@ -138,12 +149,12 @@ def gce(logits: Tensor, y: Tensor, q: float = 0.7) -> Tensor:
     """
     _check(0 < q <= 1, f"q must be in (0, 1], but it is {q}; for q = 0 use ce.")
     # In log space: the gradient of p**q is inf * 0 = NaN where p underflows.
-    return _ignoring(-torch.expm1(q * _of_label(_log_probs(logits), y)) / q, y)
+    return _ignoring(-torch.expm1(q * of_label(_log_probs(logits), y)) / q, y)
 
 
 def truncation_weights(logits: Tensor, y: Tensor, k: float = 0.5) -> Tensor:
     """1 where p_y >= k, else 0; no gradient. Zhang and Sabuncu, eq. 9-10, with the best v fixed."""
-    log_p = _of_label(_log_probs(logits.detach()), y)
+    log_p = of_label(_log_probs(logits.detach()), y)
     return ((log_p >= math.log(k)) & (y != IGNORE)).to(log_p.dtype)
 
 
@@ -180,14 +191,14 @@ def bootstrap_soft(logits: Tensor, y: Tensor, beta: float = 0.95, detach: bool =
     log_p = _log_probs(logits)
     p = log_p.detach().exp() if detach else log_p.exp()
     own = -(p * log_p).sum(-1)
-    return _ignoring(beta * -_of_label(log_p, y) + (1 - beta) * own, y)
+    return _ignoring(beta * -of_label(log_p, y) + (1 - beta) * own, y)
 
 
 def bootstrap_hard(logits: Tensor, y: Tensor, beta: float = 0.8) -> Tensor:
     """Cross-entropy with targets beta onehot + (1 - beta) onehot(argmax p). Reed et al., eq. 7."""
     log_p = _log_probs(logits)
     own = -log_p.max(-1).values
-    return _ignoring(beta * -_of_label(log_p, y) + (1 - beta) * own, y)
+    return _ignoring(beta * -of_label(log_p, y) + (1 - beta) * own, y)
 
 
 # ------------------------------------------------------------------------------ bi-tempered
@@ -357,7 +368,7 @@ def sop(logits: Tensor, y: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     added = (u**2 * given).clamp(0, 1)
     removed = (v**2 * (1 - given)).clamp(0, 1)
     moved = (p + added - removed.detach()).clamp_min(FLOOR)
-    nll = _of_label(moved.sum(-1, keepdim=True).log() - moved.log(), y)
+    nll = of_label(moved.sum(-1, keepdim=True).log() - moved.log(), y)
     hard = _one_hot(p.argmax(-1), p)
     error = ((hard + added - removed - given) ** 2).sum(-1)
     return _ignoring(nll, y), _ignoring(error, y)

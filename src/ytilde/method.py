@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
 from .contrastive import Settings, simclr
-from .data import BadInput, Batch, Data, Spec, Step, unknown
+from .data import IGNORE, BadInput, Batch, Data, Spec, Step, unknown
 from .encoder import Encoder
 from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
 from .heads import Head, Softmax, Upsampled
@@ -326,6 +326,7 @@ def fit_method(
     if team.size > 1 and not method.distributable:
         raise BadInput(f"{method.name} trains in one process only; leave torchrun or devices out")
     data = data.without_clean()
+    _check_data(data)
     if encoder is not None and pretrain:
         raise BadInput("give encoder or pretrain, not both: an encoder is what pretrain makes")
     if isinstance(encoder, str | Path):
@@ -361,6 +362,19 @@ def fit_method(
         method.fit(train, trainer)
     method.eval()
     return trainer
+
+
+def _check_data(data: Data) -> None:
+    if len(data.x) != len(data.y) or not data.y.numel():
+        raise BadInput(f"there are {len(data.x)} inputs and {len(data.y)} labels")
+    low, high = int(data.y.min()), int(data.y.max())
+    if low < IGNORE or high >= data.num_classes:
+        raise BadInput(
+            f"labels run from {low} to {high}; they must lie in 0..{data.num_classes - 1}, or be "
+            "-1 = ignore"
+        )
+    if high == IGNORE:
+        raise BadInput("every label is -1 = ignore, so there is nothing to learn from")
 
 
 def pretrained(

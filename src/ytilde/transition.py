@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ytilde.data import IGNORE, BadInput
+from ytilde.losses import of_label
 
 __all__ = [
     "LowRankT",
@@ -470,12 +471,8 @@ def _columns(T: Tensor, y: Tensor) -> Tensor:
     """T[..., :, y], i.e. what each clean class makes of the label: [..., K] for y [...]."""
     lead, k = T.shape[:-2], T.shape[-1]
     each = math.prod(y.shape[len(lead) :])  # labels that share one T
-    index = y.clamp_min(0).reshape(*lead, 1, each).expand(*lead, k, each)
+    index = torch.where(y == IGNORE, 0, y).reshape(*lead, 1, each).expand(*lead, k, each)
     return T.gather(-1, index).transpose(-1, -2).reshape(*y.shape, k)
-
-
-def _at(values: Tensor, y: Tensor) -> Tensor:
-    return values.gather(-1, y.clamp_min(0)[..., None]).squeeze(-1)
 
 
 @_full_precision
@@ -515,7 +512,7 @@ def backward_loss(log_p: Tensor, T: Tensor, y: Tensor) -> Tensor:
     each = math.prod(y.shape[len(lead) :])
     loss = -log_p.reshape(*lead, each, k).transpose(-1, -2)
     corrected = torch.linalg.solve_ex(T, loss).result.transpose(-1, -2).reshape(log_p.shape)
-    return _at(corrected, y).where(y != IGNORE, 0)
+    return of_label(corrected, y).where(y != IGNORE, 0)
 
 
 @_full_precision
@@ -526,7 +523,7 @@ def reweight(log_p: Tensor, T: Tensor, y: Tensor, clip: float = 10.0) -> Tensor:
     is reached through it alone. T may hold small negative entries: the denominator is clamped.
     """
     # Everything is divided by p_y, so that a tiny p_y is no 0/0; exp(80) is near float32's end.
-    ratio = (log_p - _at(log_p, y)[..., None]).clamp_max(80).exp()
+    ratio = (log_p - of_label(log_p, y)[..., None]).clamp_max(80).exp()
     denominator = (ratio * _columns(T, y)).sum(-1)
     return denominator.clamp_min(1 / clip).reciprocal().where(y != IGNORE, 0)
 
