@@ -308,3 +308,18 @@ def test_an_unknown_task(table):
         "segmentaton",
         match="did you mean segmentation",
     )
+
+
+@pytest.mark.parametrize("key", ["fingerprint", "recipe", "schema"])
+def test_a_run_of_another_version_is_one_sentence(key, table, tmp_path):
+    ytilde("fit", table / "train.csv", *FAST, "--out", tmp_path / "r")
+    path = tmp_path / "r" / "config.json"
+    config = json.loads(path.read_text())
+    del config["digest"]
+    config["versions"]["ytilde"] = "9.9"
+    if key == "fingerprint":
+        del config[key]
+    else:
+        config[key]["unheard_of"] = 1
+    path.write_text(json.dumps(config))
+    refused("audit", tmp_path / "r", match="was made by ytilde 9.9, and this is")

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-from ytilde import BadInput, Classifier, Data, create
+from ytilde import BadInput, Classifier, Data, checkpoint, create
 
 # Weighted rows are drawn more often (docs/decisions/0003), so weighting and repeating agree in
 # expectation and not bit for bit.
@@ -191,3 +191,23 @@ def test_a_loaded_model_keeps_its_seed(tmp_path):
     again = Classifier.load(tmp_path / "m.safetensors")
     assert again.random_state == 7
     assert clf.audit(x, y, folds=2).issues.equals(again.audit(x, y, folds=2).issues)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors, meta: meta.pop("classes"),
+        lambda tensors, meta: meta["params"].update(unheard_of=1),
+        lambda tensors, meta: tensors.pop("method.net.head.mean.weight"),
+        lambda tensors, meta: tensors.update({"method.net.head.mean.bias": torch.zeros(7)}),
+    ],
+)
+def test_a_model_of_another_version_is_one_sentence(change, tmp_path):
+    x, y = make_blobs(30, centers=2, random_state=0)
+    path = tmp_path / "m.safetensors"
+    Classifier("ce", epochs=1, **SMALL).fit(x, y).save(path)
+    tensors, meta = checkpoint.load(path)
+    change(tensors, meta)
+    checkpoint.save(path, tensors, meta)
+    with pytest.raises(BadInput, match="does not fit this version of ytilde"):
+        Classifier.load(path)

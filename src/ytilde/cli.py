@@ -392,8 +392,23 @@ def _schema(config: dict[str, Any]) -> readers.Schema | None:
 
 def _load(run: Path) -> tuple[Classifier, dict[str, Any]]:
     if run.is_dir():
-        return Classifier.load(run / "model.safetensors"), Run.config(run)
+        return Classifier.load(run / "model.safetensors"), _config(run)
     return Classifier.load(run), {}
+
+
+def _config(run: Path) -> dict[str, Any]:
+    """What a run was asked for; refused where another version of ytilde wrote it otherwise."""
+    config = Run.config(run)
+    try:
+        for key in ("source", "data_root", "label", "clean_label", "image_column", "noise"):
+            config[key]
+        Recipe(**config["recipe"]), readers.Schema(**config["schema"]), config["fingerprint"]
+    except (KeyError, TypeError) as error:
+        by = config.get("versions", {}).get("ytilde", "another version")
+        raise BadInput(
+            f"{run} was made by ytilde {by}, and this is {__version__}: {error}; fit it again"
+        ) from error
+    return config
 
 
 def _write_predictions(path: Path, clf: Classifier, data: Data, given: bool = True) -> None:
@@ -478,7 +493,7 @@ def review(
     """Go through the suspicious labels of an audited run in the browser, with the keyboard."""
     from . import review as reviewing
 
-    found = _run_data(run, Run.config(run))
+    found = _run_data(run, _config(run))
     if found.data.y.dim() > 1:
         raise BadInput("a review needs one label a row; pixel labels are not audited yet")
     columns = found.schema.columns

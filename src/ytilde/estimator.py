@@ -418,6 +418,18 @@ class Classifier(ClassifierMixin, BaseEstimator):
         tensors, meta = checkpoint.load(Path(path))
         if meta.get("kind") != "classifier":
             raise BadInput(f"{path} holds no classifier; it was not written by Classifier.save")
+        try:
+            return cls._restored(path, tensors, meta, backbone)
+        except (KeyError, TypeError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[-1].strip()
+            raise BadInput(
+                f"{path} does not fit this version of ytilde (or the network given): {reason}"
+            ) from error
+
+    @classmethod
+    def _restored(
+        cls, path: str | Path, tensors: dict[str, Tensor], meta: Any, backbone: nn.Module | None
+    ) -> Classifier:
         if meta["params"]["backbone"] is None and backbone is None:
             raise BadInput(f"{path} was trained with a network of yours; pass it as backbone=")
         self = cls(**(meta["params"] | {"method": create(meta["method"], **meta["fields"])}))
