@@ -147,3 +147,17 @@ def test_advice_follows_the_evidence(digits):
     found = diagnose(x, made.y, draws=19, heads=False)
     method, reasons = _recommend(found.audit, found.dependence, None)
     assert method == "elr" and any("depends on the input" in reason for reason in reasons)
+
+
+def test_labels_beyond_the_names_are_refused():
+    x, y = torch.rand(150, 2), torch.arange(150) % 3
+    with pytest.raises(BadInput, match=r"classes 0 to 1.* not 0\.\.2"):
+        diagnose(x, y, names=["a", "b"])
+    with pytest.raises(BadInput, match="from 0 on"):
+        diagnose(x, y - 5)
+
+
+def test_few_pictures_are_refused_before_a_network_is_trained():
+    data = Data(torch.rand(150, 3, 8, 8), torch.arange(150) % 2, 2)
+    with pytest.raises(BadInput, match=r"at least 200 labelled ones.* not 150"):
+        diagnose_data(data)

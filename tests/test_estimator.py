@@ -211,3 +211,24 @@ def test_a_model_of_another_version_is_one_sentence(change, tmp_path):
     checkpoint.save(path, tensors, meta)
     with pytest.raises(BadInput, match="does not fit this version of ytilde"):
         Classifier.load(path)
+
+
+def test_fields_of_a_method_by_name_can_be_searched(digits):
+    x, y = digits
+    search = GridSearchCV(Classifier("ln", epochs=1, **SMALL), {"method__tau": [0.5, 1.0]}, cv=2)
+    assert search.fit(x, y).best_params_["method__tau"] in (0.5, 1.0)
+    clf = Classifier("ln").set_params(method__tau=0.3, epochs=7)
+    assert clf.method.tau == 0.3 and clf.epochs == 7
+
+
+@pytest.mark.parametrize("kind", ["array", "file"])
+def test_a_known_transition_is_saved_with_the_model(kind, tmp_path):
+    x, y = make_blobs(30, centers=2, random_state=0)
+    T, path = np.array([[0.9, 0.1], [0.2, 0.8]]), tmp_path / "T.npy"
+    np.save(path, T)
+    method = create("forward", T=T if kind == "array" else str(path))
+    clf = Classifier(method, epochs=1, **SMALL).fit(x, y)
+    clf.save(tmp_path / "m.safetensors")
+    path.unlink()
+    again = Classifier.load(tmp_path / "m.safetensors")
+    assert (again.transition_matrix(x) == clf.transition_matrix(x)).all()

@@ -402,7 +402,7 @@ def _config(run: Path) -> dict[str, Any]:
     try:
         for key in ("source", "data_root", "label", "clean_label", "image_column", "noise"):
             config[key]
-        Recipe(**config["recipe"]), readers.Schema(**config["schema"]), config["fingerprint"]
+        Recipe(**config["recipe"]), _schema(config), config["fingerprint"]
     except (KeyError, TypeError) as error:
         by = config.get("versions", {}).get("ytilde", "another version")
         raise BadInput(

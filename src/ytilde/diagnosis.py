@@ -391,7 +391,7 @@ def _method(found: Audit, depends: bool) -> str:
 def _checked(
     features: ArrayLike | Tensor, y: ArrayLike | Tensor, names: Sequence[str] | None
 ) -> tuple[Tensor, Tensor, tuple[str, ...] | None]:
-    x = features if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
+    x = features if isinstance(features, Tensor) else torch.from_numpy(np.array(features))
     given = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if x.dim() < 2 or given.shape != (len(x),):
         raise BadInput(
@@ -405,6 +405,12 @@ def _checked(
         coded, names = encode(given, names)
         given = coded.numpy()
     label = torch.from_numpy(given.astype(np.int64))
+    low, high = (int(label.min()), int(label.max())) if len(label) else (0, 0)
+    if low < IGNORE or (names is not None and high >= len(names)):
+        known = "from 0 on" if names is None else f"0 to {len(names) - 1}"
+        raise BadInput(
+            f"labels must be names or classes {known}, or -1 for none, not {low}..{high}"
+        )
     keep = label != IGNORE
     x, label = x[keep], label[keep]
     if len(label) < 100 or len(label.unique()) < 2:

@@ -27,6 +27,7 @@ from .engine import History, Recipe, Record, Trainer, choose_device, default_rec
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
 from .readers import as_inputs
 from .transition import confident_joint
+from .transition import given as given_transition
 from .tuning import SHORT_LIST, choose_method
 
 RECIPE_FIELDS = (
@@ -98,6 +99,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.devices = devices
         self.encoder = encoder
         self.pretrain = pretrain
+
+    def set_params(self, **params: Any) -> Classifier:
+        """`method__tau=0.5` sets a field of the method, also where the method is a name."""
+        method = params.get("method", self.method)
+        if isinstance(method, str) and any(name.startswith("method__") for name in params):
+            params["method"] = create(method)
+        return super().set_params(**params)
 
     # ---- fitting ------------------------------------------------------------------------------
 
@@ -394,7 +402,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def save(self, path: str | Path) -> None:
         """One safetensors file with a JSON header; no pickle."""
         check_is_fitted(self)
-        params = self.get_params(deep=False)
+        params, fields = self.get_params(deep=False), self.method_.get_params()
+        if fields.get("T") is not None:  # an array, or a file that may not be there later
+            fields["T"] = given_transition(fields["T"], len(self.classes_)).tolist()
         params |= {"method": None, "random_state": self.recipe_.seed}  # what a refit needs
         params["encoder"] = None if self.encoder is None else str(self.encoder)
         # a network of the user's own is not written: Classifier.load takes it again
@@ -402,7 +412,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         meta = {
             "kind": "classifier",
             "method": self.method_.name,
-            "fields": self.method_.get_params(),
+            "fields": fields,
             "params": params,
             "classes": self.classes_.tolist(),
             "shape": list(self.shape_),
