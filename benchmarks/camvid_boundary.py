@@ -2,8 +2,9 @@
 
     PYTHONPATH=src python benchmarks/camvid_boundary.py --tau 0.2 --epochs 80 --picture camvid.png
 
-Trains DeepLabv3+ with a heteroscedastic head and compares, over the test pictures, the mean predicted
-variance of pixels within 3 pixels of a label boundary with that of all other labelled pixels.
+Trains DeepLabv3+ with a heteroscedastic head and compares, over the test pictures, the mean
+predicted variance of pixels within 3 pixels of a label boundary with that of all other labelled
+pixels.
 """
 
 import argparse

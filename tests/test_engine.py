@@ -130,6 +130,18 @@ def test_balance_draws_classes_equally(model):
     assert (counts - 100).abs().max() <= 10  # unbalanced: 240, 30, 30
 
 
+def test_balance_leaves_ignored_rows_out(model):
+    y = torch.arange(60) % 3
+    y[:15] = -1
+    data, recipe = replace(blobs(60), y=y), replace(RECIPE, balance=True)
+    stage = _Stage(
+        Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None
+    )
+    assert torch.equal(
+        torch.bincount(y[stage._draw(torch.arange(60))] + 1)[1:], torch.full((3,), 20)
+    )
+
+
 def test_unit_weights_are_a_plain_shuffle(model):
     data = blobs(64)
     trainer = Trainer(model, RECIPE, weights=torch.ones(64))
@@ -323,8 +335,17 @@ def test_default_recipes_fit_the_kind_of_data():
         {"momentum": 1.0},
         {"weight_decay": -1},
         {"workers": -1},
+        {"batch_size": 0},
+        {"epochs": "many"},
+        {"epochs": True},
+        {"lr": None},
+        {"seed": 1.5},
+        {"graph": 1},
     ],
 )
 def test_bad_recipes_are_refused(wrong):
     with pytest.raises(BadInput):
         Recipe(**wrong)
+    if wrong != {"lr": None}:  # None: the default
+        with pytest.raises(BadInput):
+            default_recipe((3, 32, 32), 100, **wrong)

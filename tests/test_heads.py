@@ -173,6 +173,14 @@ def test_contract_shapes_and_ignore(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("wrong", [-2, 255])
+def test_labels_that_are_no_class_do_not_pass(name, wrong):
+    head = make(EVERY[name])
+    with pytest.raises((RuntimeError, IndexError)):
+        head.nll(features(2), torch.tensor([0, wrong]))
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_ignored_rows_get_no_gradient(name):
     head = make(EVERY[name]).train()
     h = features(4).requires_grad_()

@@ -13,8 +13,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -64,6 +65,12 @@ class Recipe:
     graph: bool = True  # on CUDA: capture the step as one CUDA graph
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            kind, what = KINDS[str(field.type).removesuffix(" | None")]
+            given = getattr(self, field.name)
+            fits = isinstance(given, kind) and (kind is bool or not isinstance(given, bool))
+            if not fits and not (given is None and field.default is None):
+                raise BadInput(f"{field.name} must be {what}, not {given!r}")
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -91,6 +98,12 @@ class Recipe:
         return torch.Generator(device).manual_seed(self.seed_of(stream, stage))
 
 
+KINDS: dict[str, tuple[type, str]] = {
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "str": (str, "a text"),
+    "bool": (bool, "true or false"),
+}
 CHOICES = {
     "optimizer": ("sgd", "adam", "adamw"),
     "precision": ("auto", "float32", "bfloat16"),
@@ -117,8 +130,10 @@ def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: An
     else:
         base = Recipe(lr=0.02, weight_decay=5e-4, batch_size=64, augment="crop+flip")
         steps, most = 10000, 40
-    per_epoch = max(1, n // int(own.get("batch_size", base.batch_size)))
-    return replace(base, **({"epochs": max(10, min(most, steps // per_epoch))} | own))
+    recipe = replace(base, **own)
+    per_epoch = max(1, n // recipe.batch_size)
+    epochs = max(10, min(most, steps // per_epoch))
+    return recipe if "epochs" in own else replace(recipe, epochs=epochs)
 
 
 def learning_rate(schedule: str, epoch: int, epochs: int) -> tuple[float, float | None]:
@@ -690,8 +705,9 @@ class _Stage:
             y = self.data.y[rows]
             if y.dim() > 1:
                 raise BadInput("balance needs one label a row; pixel labels have many")
-            each = 1 / torch.bincount(y, minlength=self.data.num_classes).clamp(min=1).double()
-            weights = each[y] if weights is None else weights * each[y]
+            count = torch.bincount(y[y != IGNORE], minlength=self.data.num_classes)
+            each = (y != IGNORE) / count.clamp(min=1).double()[y]
+            weights = each if weights is None else weights * each
         return weights
 
     def _streams(self, rows: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:

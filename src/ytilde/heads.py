@@ -75,8 +75,12 @@ class Head(nn.Module):
 
 def _nll(log_probs: Tensor, y: Tensor) -> Tensor:
     _check_labels(y, log_probs)
-    index = torch.where(y == IGNORE, 0, y)
-    return _ignoring(-log_probs.gather(-1, index.unsqueeze(-1)).squeeze(-1), y)
+    return _ignoring(-log_probs.gather(-1, _index(y).unsqueeze(-1)).squeeze(-1), y)
+
+
+def _index(y: Tensor) -> Tensor:
+    """Labels as an index; torch refuses all but the classes."""
+    return torch.where(y == IGNORE, 0, y)
 
 
 def _ignoring(nll: Tensor, y: Tensor) -> Tensor:
@@ -455,11 +459,12 @@ class LogisticNormal(_Noisy):
     def residual(self, h: Tensor, y: Tensor) -> Tensor:
         """r = target logits of y - mean(h), [..., D]. Its squared norm is the score of Fig. 6."""
         _check_labels(y, h)
-        y = y.unsqueeze(-1)
-        hit = y == torch.arange(self.width, device=y.device)
-        r = torch.add(-self.mean(h), hit, alpha=self.target)
+        # not by comparing with each class: a label that is none of them must not pass unseen
+        index, known = _index(y).unsqueeze(-1), (y != IGNORE).unsqueeze(-1).to(h.dtype)
+        hit = h.new_zeros(*y.shape, self.num_classes).scatter(-1, index, known)
+        r = torch.add(-self.mean(h), hit[..., : self.width], alpha=self.target)
         # Without the dummy the last class is where all coordinates are low.
-        return r if self.dummy else torch.add(r, y == self.width, alpha=-self.target)
+        return r if self.dummy else torch.add(r, hit[..., -1:], alpha=-self.target)
 
     @_full_precision
     def quadratic(self, h: Tensor, y: Tensor) -> Tensor:
