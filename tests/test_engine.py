@@ -137,9 +137,8 @@ def test_balance_leaves_ignored_rows_out(model):
     stage = _Stage(
         Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None
     )
-    assert torch.equal(
-        torch.bincount(y[stage._draw(torch.arange(60))] + 1)[1:], torch.full((3,), 20)
-    )
+    drawn = torch.bincount(y[stage._draw(torch.arange(60))] + 1)
+    assert drawn[0] == 0 and (drawn[1:] - 20).abs().max() <= 4
 
 
 def test_unit_weights_are_a_plain_shuffle(model):
