@@ -145,6 +145,7 @@ def _load(name: str, split: str, root: Path | None, stand_in: bool) -> Data:
 
 # The tiny scale's sets: shape of an input, classes, rows of (train, test).
 _SIZES: dict[str, tuple[tuple[int, int, int], int, tuple[int, int]]] = {
+    "digits": ((1, 8, 8), 10, (200, 100)),
     "mnist": ((1, 28, 28), 10, (200, 100)),
     "fashion": ((1, 28, 28), 10, (200, 100)),
     "cifar10": ((3, 32, 32), 10, (200, 100)),
