@@ -280,7 +280,7 @@ def _alone(data: Data) -> Iterator[None]:
     onednn: Any = torch.backends.mkldnn
     threads, enabled = torch.get_num_threads(), onednn.enabled
     torch.set_num_threads(1)
-    onednn.enabled = enabled and max(data.shape[1:]) <= 64
+    onednn.enabled = enabled and max(data.shape[1:], default=1) <= 64
     try:
         yield
     finally:
