@@ -391,3 +391,26 @@ def test_empty_labels_and_equal_names_are_refused():
         audit(p, y, names=["a", "a", "b"])
     with pytest.raises(BadInput, match="give names="):
         audit(p, np.where(y == 2, "b", "a"))
+
+
+def test_a_model_that_seldom_agrees_is_said_to_be_weak():
+    p, y, _, _ = simulate(0)
+    assert not any("too weak" in note for note in audit(p, y).notes)
+    blind = np.random.default_rng(0).dirichlet(np.ones(5), len(y))
+    assert any("only 2" in note and "too weak" in note for note in audit(blind, y).notes)  # 20 %
+
+
+def test_an_audit_prints_as_a_sentence():
+    p, y, _, _ = simulate(0)
+    found = audit(p, y)
+    assert repr(found) == f"<Audit: {found.summary()}>"
+
+
+def test_files_name_the_images_of_the_rows(tmp_path):
+    p, y, _, _ = simulate(0, n=30)
+    y[3] = -1
+    found = audit(p, y)
+    found.context["paths"] = [f"pic{k}.png" for k in range(30)]
+    found.to_csv(tmp_path / "issues.csv")
+    for table in (pd.read_csv(tmp_path / "issues.csv"), found.fixed_labels(0.9)):
+        assert table.path.tolist() == [f"pic{k}.png" for k in range(30) if k != 3]

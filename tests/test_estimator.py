@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -10,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-from ytilde import BadInput, Classifier, Data, checkpoint, create
+from ytilde import BadInput, Classifier, Data, checkpoint, create, readers
 
 # Weighted rows are drawn more often (docs/decisions/0003), so weighting and repeating agree in
 # expectation and not bit for bit.
@@ -232,3 +233,20 @@ def test_a_known_transition_is_saved_with_the_model(kind, tmp_path):
     path.unlink()
     again = Classifier.load(tmp_path / "m.safetensors")
     assert (again.transition_matrix(x) == clf.transition_matrix(x)).all()
+
+
+def test_an_image_that_cannot_be_read_is_not_judged(tmp_path):
+    rng = np.random.default_rng(0)
+    for k in range(40):
+        folder = tmp_path / ("dark", "light")[k % 2]
+        folder.mkdir(exist_ok=True)
+        picture = rng.integers(0, 100, (8, 8)) + 150 * (k % 2)
+        Image.fromarray(picture.astype(np.uint8)).save(folder / f"{k:02}.png")
+    (tmp_path / "dark" / "08.png").write_text("no picture")
+    data = readers.read(tmp_path).data
+    clf = Classifier("ce", "mlp:width=16,depth=1", epochs=2, device="cpu")
+    found = clf.audit_data(data, folds=2)
+    lost = data.x.paths.index(str(tmp_path / "dark" / "08.png"))
+    assert len(found.issues) == 39 and lost not in found.issues["index"].tolist()
+    assert any("08.png" in note for note in found.notes)
+    assert not any("did not train on the row" in note for note in found.notes)

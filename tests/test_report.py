@@ -397,3 +397,13 @@ def test_in_a_browser_nothing_sticks_out(tmp_path, browser, width):
         assert min(heights) >= 40  # a finger's width
     finally:
         browser.resize(1000, 900)
+
+
+def test_only_items_that_tie_are_called_hard(tmp_path):
+    found, _ = synthetic(2000)
+    tied = found.issues[~found.issues.is_label_issue].nlargest(3, "ambiguity").index
+    found.issues.loc[found.issues.index.difference(tied), "ambiguity"] = 0.1
+    found.issues.loc[tied, "ambiguity"] = 0.9
+    _, page = written(tmp_path, found, examples=30)
+    unclear = [a for a in page.all("li", "card") if float(a["data-ambiguity"]) > 0.5]
+    assert len(page.all("li", "card")) == 33 and len(unclear) == 3

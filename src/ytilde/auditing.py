@@ -59,6 +59,12 @@ NOTE_ASSUMPTION = (
     "Without a clean sample the rate is known only under an assumption: the truth is nearly a "
     "function of the input. The interval spans a lenient and a strict reading of it."
 )
+WEAK = 0.7  # of the labels are the model's best guess: below, it may be the model that is wrong
+NOTE_WEAK = (
+    "The model's best guess is the given label in only {share:.0f} % of the rows: either that many "
+    "labels are wrong, or the model is too weak to judge them. Look at some before you fix any, or "
+    "train longer, with more data or a better network."
+)
 NOTE_OUT_OF_FOLD = "The probabilities should come from models that did not train on the row."
 
 
@@ -80,7 +86,7 @@ class Estimate(float):
         return f"{float(self):.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """What `audit` found.
 
@@ -102,6 +108,9 @@ class Audit:
     notes: list[str] = field(default_factory=list)
     context: dict[str, Any] = field(default_factory=dict)  # images, history ... for the report
 
+    def __repr__(self) -> str:
+        return f"<Audit: {self.summary()}>"
+
     def summary(self) -> str:
         """Two sentences for a person."""
         n, found = len(self.issues), int(self.issues.is_label_issue.sum())
@@ -117,7 +126,12 @@ class Audit:
         fix = self.issues.p_wrong > above
         label = self.issues.predicted_label.where(fix, self.issues.given_label)
         columns = {"index": self.issues["index"], "label": label, "fixed": fix}
-        return pd.DataFrame(columns | {"given_label": self.issues.given_label})
+        return self._with_paths(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
+
+    def _with_paths(self, table: pd.DataFrame) -> pd.DataFrame:
+        """With the image files of the rows, where they are known."""
+        paths = self.context.get("paths")
+        return table if paths is None else table.assign(path=[paths[i] for i in table["index"]])
 
     def to_cleanlab(self) -> Array:
         """T as cleanlab has its noise_matrix: [given, true], columns sum to 1."""
@@ -125,7 +139,7 @@ class Audit:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes `issues`; text that a spreadsheet would run as a formula is made harmless."""
-        write_csv(Path(path), self.issues)
+        write_csv(Path(path), self._with_paths(self.issues))
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Writes the figures, the tables and the flagged rows (the rest are in the csv)."""
@@ -411,10 +425,19 @@ def _summary(known: _Known, judged: _Judged, names: tuple[str, ...] | None) -> A
         per_class=_per_class(judged, y, flagged, shown),
         pairs=_pairs(judged, y, flagged, shown),
         names=names,
-        notes=[NOTE_OUT_OF_FOLD]
-        if known.transition is not None
-        else [NOTE_ASSUMPTION, NOTE_OUT_OF_FOLD],
+        notes=_notes(known),
     )
+
+
+def _notes(known: _Known) -> list[str]:
+    assumption = [NOTE_ASSUMPTION] if known.transition is None else []
+    return [*weakness(known.p, known.y), *assumption, NOTE_OUT_OF_FOLD]
+
+
+def weakness(p: np.ndarray, y: Labels) -> list[str]:
+    """What to say of probabilities [N, K] that seldom agree with the labels [N], if they do."""
+    share = float((p.argmax(1) == y)[y != IGNORE].mean())
+    return [NOTE_WEAK.format(share=100 * share)] if share < WEAK else []
 
 
 def _interval(judged: _Judged, n: int) -> Estimate:

@@ -24,10 +24,11 @@ from scipy.stats import ttest_1samp
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from .auditing import Audit, audit, overlap
+from .auditing import Audit, audit, overlap, weakness
 from .checkpoint import write_text
 from .data import IGNORE, BadInput, Batch, Data
 from .engine import Trainer, default_recipe
+from .images import without_unreadable
 from .method import create, fit_method
 from .readers import encode, split
 
@@ -131,11 +132,12 @@ def diagnose(
     x, label, of = x[chosen], label[chosen], len(x)
     k = int(label.max()) + 1 if names is None else len(names)
     model = Kernel.fit(x, label, k)
-    found = audit(_probabilities(model.leave_one_out(label, k)), label, names=names)
+    probs = _probabilities(model.leave_one_out(label, k))
+    found = audit(probs, label, names=names)
     test = dependence(model, label, k, draws=draws, generator=generator)
     paired = _compare_heads(Data(x, label, k), seed) if heads else None
     method, reasons = _recommend(found, test, paired)
-    notes = [ASSUMPTION]
+    notes = [ASSUMPTION, *weakness(probs, label.numpy())]
     if len(x) < of:
         notes.append(f"From {len(x)} of {of} rows, drawn at random; `most` takes more.")
     return Diagnosis(len(x), of, found, test, paired, method, reasons, notes)
@@ -149,7 +151,7 @@ def diagnose_data(data: Data, *, most: int = 4000, seed: int = 0, **options: Any
     """
     if data.y.dim() > 1:
         raise BadInput("a diagnosis needs one label a row; pixel labels are not diagnosed")
-    data = data.without_clean()
+    data, unread = without_unreadable(data.without_clean())
     shape = data.shape
     if len(shape) == 1 or (shape[0] == 1 and max(shape) <= 32):
         rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
@@ -176,7 +178,7 @@ def diagnose_data(data: Data, *, most: int = 4000, seed: int = 0, **options: Any
         found.notes.append("Seen through the features of a network trained on the other half.")
     return Diagnosis(
         found.rows, len(data), found.audit, found.dependence, found.heteroscedastic,
-        found.method, found.reasons, found.notes,
+        found.method, found.reasons, [*found.notes, *unread],
     )  # fmt: skip
 
 
@@ -352,8 +354,8 @@ def _recommend(found: Audit, test: Dependence, paired: Paired | None) -> tuple[s
         )
     else:
         reasons.append(
-            f"One transition matrix explains the labels: no dependence on the input was found "
-            f"(p = {test.p_value:.2f})."
+            f"No sign that the noise depends on the input (p = {test.p_value:.2f}): one transition "
+            "matrix is enough for these labels, which is no proof that it is the truth."
         )
     if paired is not None:
         better = paired.p_value <= LEVEL and paired.gain > 0

@@ -20,10 +20,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from . import checkpoint, parallel
-from .auditing import Audit, audit
+from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from .data import IGNORE, BadInput, Batch, Data
 from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe
+from .images import without_unreadable
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
 from .readers import as_inputs
 from .transition import confident_joint
@@ -327,9 +328,10 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return self.audit_data(data, folds=folds)
 
     def audit_data(self, data: Data, folds: int = 5) -> Audit:
-        """The audit of a Data (which may be lazy)."""
+        """The audit of a Data (which may be lazy); images that cannot be read are left out."""
         if data.y.dim() > 1:
             raise BadInput(ONE_LABEL)
+        data, unread = without_unreadable(data)
         if folds == 0:
             self._check_classes(data)
             T = self._own_transition(data)
@@ -338,12 +340,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         else:
             probs, T = self._out_of_fold(data, folds)
             found = audit(probs, data.y, transition=T, names=data.names)
+            found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
             count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
             if rare := [data.class_name(k) for k, n in enumerate(count.tolist()) if n == 1]:
                 found.notes.append(
                     f"{len(rare)} classes have a single row ({', '.join(rare[:5])}), which was "
                     "judged by a model that never saw its class."
                 )
+        found.notes.extend(unread)
         found.context["images" if len(data.shape) > 1 else "rows"] = data.x
         return found
 

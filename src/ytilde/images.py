@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -11,7 +12,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from .data import IGNORE, BadInput, Rows, Subset
+from .data import IGNORE, BadInput, Data, Rows, Subset
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 LIMIT = 2 * 10**9  # bytes of pixels that are still read into memory
@@ -129,6 +130,19 @@ def read_rows(x: Rows, index: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(x, Images):
         return x.read(index)
     return x[index], torch.ones(len(index), dtype=torch.bool)
+
+
+def without_unreadable(data: Data) -> tuple[Data, list[str]]:
+    """Rows whose files cannot be read lose their labels (-1 = ignore); and what to say of it."""
+    if isinstance(data.x, Tensor):
+        return data, []
+    rows = torch.arange(len(data))
+    lost = ~torch.cat([read_rows(data.x, part)[1] for part in rows.split(256)])
+    if not lost.any():
+        return data, []
+    first = row_name(data.x, int(lost.nonzero()[0]))
+    note = f"Left out: {int(lost.sum())} images that cannot be read ({first}, ...)."
+    return replace(data, y=data.y.masked_fill(lost, IGNORE)), [note]
 
 
 def row_name(x: Rows, row: int) -> str:

@@ -41,6 +41,7 @@ SIZES = ((96, 85), (96, 60), (64, 60), (40, 50), (24, 40))  # (side, JPEG qualit
 FULL_MATRIX = 20  # classes up to which T is drawn whole
 PAIRS, CLASSES = 40, 300  # rows of the two tables
 COLUMNS = 12  # values of a table's row that a card shows
+AMBIGUOUS = 0.5  # above this an item counts as hard
 LONGEST = 120  # characters of any text from the data
 
 
@@ -166,7 +167,7 @@ def _figures(audit: Audit) -> dict[str, Any]:
         "errors": audit.num_errors,
         "rate": audit.noise_rate,
         "flagged": int(flagged.sum()),
-        "ambiguous": int((~flagged & (audit.issues.ambiguity > 0.5)).sum()),
+        "ambiguous": int((~flagged & (audit.issues.ambiguity > AMBIGUOUS)).sum()),
     }
 
 
@@ -199,7 +200,7 @@ def _advice(audit: Audit, target: Path) -> list[_Advice]:
             f"Clear up the most frequent mistake: about {_count(worst.expected_errors)} rows that "
             f"say “{given}” are “{true}”. One sentence in the labelling guide may prevent most."
         ))  # fmt: skip
-    if (audit.issues.ambiguity[~audit.issues.is_label_issue] > 0.5).any():
+    if (audit.issues.ambiguity[~audit.issues.is_label_issue] > AMBIGUOUS).any():
         advice.append(_Advice(
             "Ask for a second opinion on the ambiguous items rather than relabelling them: they "
             "are hard, not wrong."
@@ -249,7 +250,7 @@ def _choose(issues: pd.DataFrame, examples: int) -> tuple[pd.DataFrame, pd.DataF
     within = kinds.cumcount() < max(3, math.ceil(2 * examples / max(1, kinds.ngroups)))
     first = pd.concat([flagged[within], flagged[~within]]).head(examples)
     worst = first.sort_values(["p_wrong", "index"], ascending=[False, True])
-    others = issues[~issues.is_label_issue & (issues.ambiguity > 0)]
+    others = issues[~issues.is_label_issue & (issues.ambiguity > AMBIGUOUS)]
     hardest = others.sort_values(["ambiguity", "index"], ascending=[False, True])
     return worst, hardest.head(math.ceil(0.4 * examples))
 
