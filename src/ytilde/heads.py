@@ -393,6 +393,7 @@ class LogisticNormal(_Noisy):
     (isotropic), and Sigma = I (identity). The logits have one coordinate a class against a dummy
     outcome that no label has; dummy=False: against the last class, K - 1 coordinates.
     smoothing: t over all outcomes, 0.01 in the authors' code (not in the paper).
+    tau / lam says how many sd the target lies away at first: 1 / 0.1 learns slowly, 0.2 / 0.5 fast.
     A prediction is softmax(mean / tau) of the real classes (sec. 3.4: no noise); the authors' code
     lets the dummy win. c = 0 is a stationary point of the loss: never zero-initialise `spread`.
     """

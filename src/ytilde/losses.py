@@ -417,6 +417,9 @@ class Loss(nn.Module):
 
     function: ClassVar[Callable[..., Tensor]]
 
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = cls.__doc__ or cls.function.__doc__
+
     def __init__(self, *args: Any, reduction: str = "mean", **settings: Any) -> None:
         super().__init__()
         _check(
