@@ -132,7 +132,10 @@ def test_bad_tables(tmp_path, text, sentence):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a,b,colour,label\n1,2,mauve,dog\n", "'mauve', which is not one of the 2 classes"),
+        (
+            "a,b,colour,label\n1,2,mauve,dog\n",
+            r"Row 0 of column 'colour' of .* is 'mauve', a value .* known ones are blue, red\.",
+        ),
         ("a,b,colour,label\n1,2,red,dgo\n", r"'dgo', which is not one of the 2 classes \(dog\)"),
         ("a,colour,label\n1,red,dog\n", "no feature column 'b'"),
         ("a,b,colour,label\n1,x,red,dog\n", "Row 0 of column 'b' .* is x"),
@@ -142,6 +145,20 @@ def test_bad_second_tables(tmp_path, text, sentence):
     schema = read(csv(tmp_path / "d.csv", TABLE)).schema
     with pytest.raises(BadInput, match=sentence):
         read(csv(tmp_path / "e.csv", text), schema=schema)
+
+
+def test_a_set_of_the_same_name_does_not_hide_what_lies_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("digits/a/1.png", "digits/b/1.png"):
+        save(tmp_path / name, 4, 4)
+    with pytest.raises(BadInput, match=r"both a data set's name and a folder here; .*\./digits"):
+        read("digits")
+    for folder in ("./digits", Path("digits")):
+        assert read(folder).data.names == ("a", "b")
+    assert read("digits", data_root=".").data.num_classes == 10  # the sets' files lie here
+    csv(tmp_path / "moons", TABLE)
+    with pytest.raises(BadInput, match="a file here"):
+        read("moons")
 
 
 def test_unknown_columns_are_refused(tmp_path):

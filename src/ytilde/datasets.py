@@ -88,7 +88,7 @@ def load(
     size: side of the pictures, for the sets whose pictures differ in size.
     """
     entry = _SETS[_known(name)]
-    folder = Path(root or os.environ.get("YTILDE_DATA") or "data")
+    folder = home(root)
     if size is not None and entry.size is None:
         raise BadInput(f"The pictures of {name} have one size; leave size out.")
     if split not in entry.splits:
@@ -96,6 +96,11 @@ def load(
     if entry.size is None:
         return entry.read(folder, split)
     return entry.read(folder, split, size or entry.size)
+
+
+def home(root: str | Path | None = None) -> Path:
+    """The folder below which the official files lie."""
+    return Path(root or os.environ.get("YTILDE_DATA") or "data")
 
 
 def _known(name: str) -> str:

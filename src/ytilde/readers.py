@@ -123,7 +123,7 @@ def read(
 
 def _dispatch(source: Any, options: _Options) -> Source:
     if isinstance(source, str | Path):
-        return _path(str(source), options)
+        return _path(source, options)
     if isinstance(source, Data):
         return _with_schema(source)
     if isinstance(source, pd.DataFrame):
@@ -147,9 +147,28 @@ _READABLE = (
 )
 
 
-def _path(source: str, options: _Options) -> Source:
+def _is_set(source: str | Path, root: str | Path | None) -> bool:
+    """A text that names a set and a file or folder here is refused, for either may be meant.
+
+    Where the sets' own files lie here, a folder of that name is one of theirs.
+    """
     path = Path(source)
-    if source in datasets.NAMES:
+    if str(source) not in datasets.NAMES or not path.exists():
+        return str(source) in datasets.NAMES
+    if datasets.home(root).resolve() == Path.cwd():
+        return True
+    if isinstance(source, Path):
+        return False
+    kind = "folder" if path.is_dir() else "file"
+    raise BadInput(
+        f"{source} is both a data set's name and a {kind} here; write ./{source} for the {kind}, "
+        f"or run it where no such {kind} is for the set."
+    )
+
+
+def _path(source: str | Path, options: _Options) -> Source:
+    named, path, source = _is_set(source, options.data_root), Path(source), str(source)
+    if named:
         return _with_schema(datasets.load(source, options.data_root, options.split, options.size))
     if path.is_dir():
         return _image_folder(path, options)
@@ -208,12 +227,18 @@ def _check(data: Data, options: _Options, what: str) -> None:
 
 
 def encode(
-    labels: Any, names: Sequence[str] | None, *, what: str = "the labels", clean: bool = False
+    labels: Any,
+    names: Sequence[str] | None,
+    *,
+    what: str = "the labels",
+    clean: bool = False,
+    category: bool = False,
 ) -> tuple[Tensor, list[str]]:
     """Labels of any shape, ints or strings, as int64 and the class names.
 
     Without `names` the classes are sorted, as numbers where all are whole numbers. -1 stays -1 for
     pixels. In `clean` labels an unknown truth, empty or -1, becomes -1; elsewhere it is refused.
+    category: these are a feature column's values, and messages call them so.
     """
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     flat, values = pd.factorize(pd.Series(array.reshape(-1)))
@@ -227,6 +252,11 @@ def encode(
     for code, name in enumerate(found):
         if name not in place:
             row = np.argwhere(codes == code)[0][0]
+            if category:
+                raise BadInput(
+                    f"Row {row} of {what} is {name!r}, a value that the column did not have in "
+                    f"training; the known ones are {', '.join(chosen)}."
+                )
             near = difflib.get_close_matches(name, chosen, 3) or chosen[:10]
             raise BadInput(
                 f"Row {row} of {what} is {name!r}, which is not one of the "
@@ -546,7 +576,7 @@ def _features(frame: pd.DataFrame, columns: dict[str, list[str] | None], what: s
         if categories is None:
             parts.append(_numbers(frame[name], where)[:, None])
         else:
-            label, _ = encode(frame[name], categories, what=where)
+            label, _ = encode(frame[name], categories, what=where, category=True)
             parts.append(np.eye(len(categories), dtype=np.float32)[label.numpy()])
     return torch.from_numpy(np.concatenate(parts, axis=1))
 
