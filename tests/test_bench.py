@@ -531,6 +531,19 @@ def test_the_page_of_results_is_fresh():
     assert page == fresh, f"docs/results.md is stale; run {bench_report.COMMAND}"
 
 
+@pytest.mark.parametrize("width", ["80", "40"])
+def test_names_in_lists_are_whole_in_narrow_terminals(width, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "out", Console(highlight=False, width=int(width)))
+    listed = CliRunner().invoke(bench.bench_app, ["list"]).output
+    assert f"there is no folder {tmp_path / 'results'}\n" in listed
+    assert all(f" {name} " in listed for name in bench.list_tables())
+    (tmp_path / "results").mkdir()
+    shown = CliRunner().invoke(bench.bench_app, ["list", "softmax_temperature_t2"]).output
+    assert "no folder" not in shown
+    assert "│ Het-τ* (theirs) │ PASCAL VOC │ validation │ het_tau │" in shown
+
+
 def test_commands(tmp_path):
     runner = CliRunner()
     listed = runner.invoke(bench.bench_app, ["list"])

@@ -28,8 +28,10 @@ from typing import Annotated, Any, cast
 import numpy as np
 import torch
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table as Grid
 from torch import Tensor
 
@@ -697,10 +699,13 @@ def _names(table: str | None, every: bool) -> list[str]:
 @bench_app.command("list")
 def list_command(table: TableName = None, results: Results = None, scale: Scale = "full") -> None:
     """The tables, or the cells of one: what can be run, what is done, what is missing and why."""
-    lines = list(done(results or default_results(scale)).values())
+    folder = results or default_results(scale)
+    if not folder.is_dir():
+        out.print(f"no results: there is no folder {folder.absolute()}", soft_wrap=True)
+    lines = list(done(folder).values())
     have = Counter(line["experiment"] for line in lines)
+    rows: list[tuple[str, ...]] = []
     if table is None:
-        grid = Grid("table", "title", "cells", "can be run", "with results")
         for name in list_tables():
             found = cells(load_table(name))
             ready = sum(cell.reason is None for cell in found)
@@ -708,15 +713,26 @@ def list_command(table: TableName = None, results: Results = None, scale: Scale 
                 have[experiment(inputs(cell, scale, 0))] > 0 for cell in found if not cell.reason
             )
             title = load_table(name).title
-            grid.add_row(name, title, str(len(found)), str(ready), str(with_results))
-        out.print(grid)
+            rows.append((name, title, str(len(found)), str(ready), str(with_results)))
+        _print_grid(("table", "title", "cells", "can be run", "with results"), rows, names=1)
         return
-    grid = Grid("row", "group", "column", "method", "runs", "state")
     for cell in cells(load_table(table)):
         runs = have[experiment(inputs(cell, scale, 0))]
         state = cell.reason or ("done" if runs else "ready")
-        grid.add_row(cell.row, cell.group, cell.column, cell.method, str(runs), state)
-    out.print(grid)
+        rows.append((cell.row, cell.group, cell.column, cell.method, str(runs), state))
+    _print_grid(("row", "group", "column", "method", "runs", "state"), rows, names=4)
+
+
+def _print_grid(header: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> None:
+    """The first `names` columns are there to be copied: no terminal is too narrow for them."""
+    grid = Grid()
+    for place, head in enumerate(header):
+        width = max(cell_len(row[place]) for row in rows) if place < names else None
+        grid.add_column(head, min_width=width, no_wrap=place < names, overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    least = Measurement.get(out, out.options.update(width=1000), grid).minimum
+    Console(highlight=False, width=max(out.width, least)).print(grid)
 
 
 @bench_app.command("run")
