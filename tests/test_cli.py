@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from sklearn.datasets import make_blobs
 
 from ytilde import cli
@@ -129,7 +131,14 @@ def test_methods_lists_fields(tmp_path):
     shown = ytilde("methods", "ln").stdout
     assert "--tau" in shown
     assert "Fidelity" in shown
-    assert "--batch-size" in ytilde("methods", "recipe").stdout
+    recipe = ytilde("methods", "recipe").stdout
+    lines = [line for line in recipe.splitlines() if line.startswith("│ --")]
+    assert all(line.split("│")[3].strip() for line in lines) and "--batch-size" in recipe
+    assert "it chooses epochs, batch-size, optimizer, lr, weight-decay, augment" in recipe
+
+
+def test_version():
+    assert ytilde("--version").stdout == f"ytilde {cli.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -323,3 +332,49 @@ def test_a_run_of_another_version_is_one_sentence(key, table, tmp_path):
         config[key]["unheard_of"] = 1
     path.write_text(json.dumps(config))
     refused("audit", tmp_path / "r", match="was made by ytilde 9.9, and this is")
+
+
+def test_a_folder_with_the_name_of_a_set_is_told_from_it(tmp_path):
+    for name, shade in (("digits/a/1.png", 0), ("digits/b/1.png", 255)):
+        (tmp_path / name).parent.mkdir(parents=True)
+        Image.new("L", (8, 8), shade).save(tmp_path / name)
+    words = ["--method", "ce", "--epochs", "1", "--val", "0", "--backbone", "identity"]
+    for option in ([], ["--test", "digits"]):
+        source = "./digits" if option else "digits"
+        refused("fit", source, *words, *option, match="write ./digits for the folder", cwd=tmp_path)
+    ytilde("fit", "./digits", *words, "--out", "r", cwd=tmp_path)
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["classes"] == ["a", "b"]
+
+
+def test_a_fit_without_test_data_says_what_it_did(table, tmp_path):
+    """The backbone that was chosen, and the last noisy validation where rows were held out."""
+    words = ["fit", table / "train.csv", "--method", "ce", "--epochs", "2"]
+    for val, folder in (("0.1", tmp_path / "a"), ("0", tmp_path / "b")):
+        told = ytilde(*words, "--val", val, "--out", folder).stdout
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["backbone"] == "mlp" and summary["seconds"] > 0
+        text = f"ce with mlp on 200 rows: 2 epochs in {summary['seconds']:.1f} s"
+        if val != "0":
+            last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+            assert summary["val_accuracy"] == last["val_accuracy"]
+            text += f", noisy validation accuracy {100 * last['val_accuracy']:.2f} %"
+        assert f"{text}\n" in told
+
+
+def test_a_log_shows_how_far_a_fit_and_an_audit_are(table, tmp_path):
+    words = ["fit", table / "train.csv", "--epochs", "20", *FAST[2:], "--out", tmp_path / "r"]
+    lines = ytilde(*words).stdout.splitlines()
+    shown = [line for line in lines if "/20" in line]
+    assert [line.split()[1] for line in shown] == [f"{k}/20" for k in range(2, 21, 2)]
+    assert all("loss" in line and "noisy val" in line for line in shown)
+    audited = ytilde("audit", tmp_path / "r", "--folds", "2").stdout.splitlines()
+    assert [line for line in audited if line.startswith("fold 1 of 2: main 20/20  loss ")]
+    assert [line for line in audited if line.startswith("fold 2 of 2: main 2/20  loss ")]
+
+
+def test_an_export_shows_no_warnings_of_torch(table, tmp_path):
+    pytest.importorskip("onnxscript")
+    ytilde("fit", table / "train.csv", *FAST, "--out", tmp_path / "r")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        ytilde("export", tmp_path / "r", "--out", tmp_path / "m.onnx")

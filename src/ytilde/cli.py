@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import io
+import itertools
 import json
 import os
 import platform
@@ -42,6 +43,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+MEANINGS = {  # of the recipe's fields, where the comment behind them is none for users
+    "epochs": "times that training goes through the rows",
+    "batch_size": "rows in one step",
+    "lr": "learning rate at the start",
+    "weight_decay": "pull of the weights towards 0",
+    "augment": "none, or parts joined by +: crop2, flip, cutout8, simclr; jitter of features",
+    "seed": "of everything that is drawn, where no other is given",
+    "noise_seed": "of the wrong labels that --noise makes",
+    "split_seed": "of the choice of the validation rows",
+    "init_seed": "of the first weights",
+    "order_seed": "of the order of the rows and all else in training",
+}
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 TASKS = ("classification", "segmentation")
 
@@ -131,6 +144,23 @@ def field_comments(cls: type) -> dict[str, str]:
 
 
 # ---- commands ------------------------------------------------------------------------------------
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"ytilde {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="print it and stop"),
+    ] = False,
+) -> None:
+    """Learning from labels that are wrong in ways that depend on the input."""
+
 
 Source = Annotated[str, typer.Argument(help="csv, parquet, npz, image folder, or a named set")]
 Label = Annotated[str | None, typer.Option(help="column with the labels")]
@@ -228,8 +258,9 @@ def fit(
         clf.save(folder / "model.safetensors")
         if corrupted.y.dim() == 1:
             _write_predictions(folder / "predictions.csv", clf, corrupted)
-        summary = summarise(clf.history_)
+        summary = summarise(clf.history_) | {"backbone": str(clf._backbone_)}
         run.finish(summary)
+    out.print(_what_was_done(clf.method_.name, len(corrupted), summary))
     _print_summary(summary, corrupted, told, folder)
     if trainer is None:
         raise typer.Exit(130)
@@ -285,24 +316,33 @@ def _with_truth(data: Data) -> Data:
 
 def summarise(history: list[Record]) -> dict[str, Any]:
     """The protocols side by side: last epoch, chosen by noisy validation, mean of the last ten."""
+    seconds = round(sum(record["seconds"] for record in history), 2)
+    summary: dict[str, Any] = {"epochs": len(history), "seconds": seconds}
+    if history and "val_accuracy" in history[-1]:
+        summary["val_accuracy"] = history[-1]["val_accuracy"]
     epochs = [record for record in history if "test_accuracy" in record]
     if not epochs:
-        return {"epochs": len(history)}
+        return summary
     last_ten = [record["test_accuracy"] for record in epochs[-10:]]
-    summary = {
-        "epochs": len(history),
+    summary |= {
         "last": epochs[-1]["test_accuracy"],
         "mean_of_last_ten": float(np.mean(last_ten)),
         "test_nll": epochs[-1]["test_nll"],
-        "seconds": round(sum(record["seconds"] for record in history), 2),
     }
     if "test_miou" in epochs[-1]:
         summary["miou"] = epochs[-1]["test_miou"]
     if "val_accuracy" in epochs[-1]:
         chosen = max(epochs, key=lambda record: record["val_accuracy"])
         summary |= {"chosen": chosen["test_accuracy"], "chosen_epoch": chosen["epoch"]}
-        summary["val_accuracy"] = epochs[-1]["val_accuracy"]
     return summary
+
+
+def _what_was_done(method: str, rows: int, summary: dict[str, Any]) -> str:
+    text = f"{method} with {summary['backbone']} on {rows} rows: "
+    text += f"{summary['epochs']} epochs in {summary['seconds']:.1f} s"
+    if "val_accuracy" in summary:
+        text += f", noisy validation accuracy {100 * summary['val_accuracy']:.2f} %"
+    return text
 
 
 def _print_summary(summary: dict[str, Any], data: Data, told: dict[str, Any], folder: Path) -> None:
@@ -390,10 +430,10 @@ def _schema(config: dict[str, Any]) -> readers.Schema | None:
     return readers.Schema(**config["schema"]) if config.get("schema") else None
 
 
-def _load(run: Path) -> tuple[Classifier, dict[str, Any]]:
+def _load(run: Path, kind: type[Classifier] = Classifier) -> tuple[Classifier, dict[str, Any]]:
     if run.is_dir():
-        return Classifier.load(run / "model.safetensors"), _config(run)
-    return Classifier.load(run), {}
+        return kind.load(run / "model.safetensors"), _config(run)
+    return kind.load(run), {}
 
 
 def _config(run: Path) -> dict[str, Any]:
@@ -439,9 +479,10 @@ def audit(
     """Find the wrong labels of a run's data: issues.csv and report.html in the run folder."""
     for path in filter(None, (label_studio, argilla)):
         check_writable(path)
-    clf, config = _load(run)
-    found = _run_data(run, config)
-    result = clf.audit_data(found.data, folds=folds)
+    with _Bar() as bar:
+        clf, config = _load(run, _watched(bar, folds))
+        found = _run_data(run, config)
+        result = clf.audit_data(found.data, folds=folds)
     history = Run.history(run)
     result.context.update({"history": history, "paths": found.paths, "title": str(run)})
     if "rows" in result.context:
@@ -619,7 +660,10 @@ def methods(name: Annotated[str | None, typer.Argument()] = None) -> None:
         out.print(table)
         return
     if name == "recipe":
-        _print_fields(Recipe, {})
+        _print_fields(Recipe, {}, MEANINGS)
+        chosen = ", ".join(name.replace("_", "-") for name in _chosen_by_data())
+        out.print(f"These are not what every `fit` takes: it chooses {chosen}")
+        out.print("by the kind of data where they are not given; a run's config.json says which.")
         return
     entry = lookup(name)
     out.print(inspect.getdoc(sys.modules[entry.cls.__module__]) or "")
@@ -630,8 +674,18 @@ def _first_line(cls: type) -> str:
     return (inspect.getdoc(sys.modules[cls.__module__]) or "").splitlines()[0]
 
 
-def _print_fields(cls: Any, preset: dict[str, Any]) -> None:
-    comments = field_comments(cls)
+def _chosen_by_data() -> list[str]:
+    """The recipe's fields whose defaults are not the same for all kinds of data."""
+    kinds: tuple[tuple[tuple[int, ...], bool], ...] = (
+        ((8,), False), ((3, 32, 32), False), ((3, 224, 224), False), ((3, 224, 224), True),
+    )  # fmt: skip
+    recipes = [Recipe(), *(default_recipe(shape, 1000, pixels) for shape, pixels in kinds)]
+    names = [field.name for field in dataclasses.fields(Recipe)]
+    return [name for name in names if len({getattr(r, name) for r in recipes}) > 1]
+
+
+def _print_fields(cls: Any, preset: dict[str, Any], known: dict[str, str] | None = None) -> None:
+    comments = field_comments(cls) | (known or {})
     table = Table("option", "default", "meaning")
     for field in dataclasses.fields(cls):
         default = preset.get(field.name, field.default)
@@ -655,7 +709,7 @@ def demo(
 
 
 class _Bar:
-    """A progress bar with the time left; silent when nobody watches."""
+    """A progress bar with the time left; in a file or a pipe a line for each tenth of the way."""
 
     def __enter__(self) -> _Bar:
         columns = (
@@ -669,16 +723,34 @@ class _Bar:
         return self
 
     def show(self, record: Record) -> None:
-        stage = record["stage"]
+        stage, epoch, epochs = record["stage"], record["epoch"], record["epochs"]
         if stage not in self.tasks:
-            self.tasks[stage] = self.bar.add_task(stage, total=record["epochs"], figures="")
+            self.tasks[stage] = self.bar.add_task(stage, total=epochs, figures="")
         shown = {"loss": "loss", "val_accuracy": "noisy val", "test_accuracy": "test"}
         shown |= {"knn_accuracy": "k-NN", "linear_accuracy": "linear"}
         figures = "  ".join(f"{text} {record[k]:.3f}" for k, text in shown.items() if k in record)
-        self.bar.update(self.tasks[stage], completed=record["epoch"], figures=figures)
+        self.bar.update(self.tasks[stage], completed=epoch, figures=figures)
+        if self.bar.disable and (10 * epoch // epochs > 10 * (epoch - 1) // epochs):
+            out.print(f"{stage} {epoch}/{epochs}  {figures}")
 
     def __exit__(self, *_: Any) -> None:
         self.bar.stop()
+
+
+def _watched(bar: _Bar, folds: int) -> type[Classifier]:
+    """A classifier that shows its fits, and those of its clones, as the folds of an audit."""
+    numbers = itertools.count(1)
+
+    class Watched(Classifier):
+        def fit_data(self, data: Data, **options: Any) -> Trainer | None:
+            fold = f"fold {next(numbers)} of {folds}"
+
+            def show(record: Record) -> None:
+                bar.show({**record, "stage": f"{fold}: {record['stage']}"})
+
+            return super().fit_data(data, on_record=show, **options)
+
+    return Watched
 
 
 def _free_folder(root: Path, stem: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,12 +74,18 @@ def _store_noise(method: nn.Module) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's lines about libraries that are not needed here."""
+    """Without the exporter's lines about libraries that are not needed here.
+
+    And without a warning of one part of torch about another, which no user can heed.
+    """
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            own = r"`isinstance\(treespec, LeafSpec\)` is deprecated"
+            warnings.filterwarnings("ignore", own, FutureWarning)
+            yield
     finally:
         logger.setLevel(level)
 
