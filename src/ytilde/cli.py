@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import io
-import itertools
 import json
 import os
 import platform
@@ -430,10 +429,10 @@ def _schema(config: dict[str, Any]) -> readers.Schema | None:
     return readers.Schema(**config["schema"]) if config.get("schema") else None
 
 
-def _load(run: Path, kind: type[Classifier] = Classifier) -> tuple[Classifier, dict[str, Any]]:
+def _load(run: Path) -> tuple[Classifier, dict[str, Any]]:
     if run.is_dir():
-        return kind.load(run / "model.safetensors"), _config(run)
-    return kind.load(run), {}
+        return Classifier.load(run / "model.safetensors"), _config(run)
+    return Classifier.load(run), {}
 
 
 def _config(run: Path) -> dict[str, Any]:
@@ -480,9 +479,9 @@ def audit(
     for path in filter(None, (label_studio, argilla)):
         check_writable(path)
     with _Bar() as bar:
-        clf, config = _load(run, _watched(bar, folds))
+        clf, config = _load(run)
         found = _run_data(run, config)
-        result = clf.audit_data(found.data, folds=folds)
+        result = clf.audit_data(found.data, folds=folds, on_record=bar.show)
     history = Run.history(run)
     result.context.update({"history": history, "paths": found.paths, "title": str(run)})
     if "rows" in result.context:
@@ -735,22 +734,6 @@ class _Bar:
 
     def __exit__(self, *_: Any) -> None:
         self.bar.stop()
-
-
-def _watched(bar: _Bar, folds: int) -> type[Classifier]:
-    """A classifier that shows its fits, and those of its clones, as the folds of an audit."""
-    numbers = itertools.count(1)
-
-    class Watched(Classifier):
-        def fit_data(self, data: Data, **options: Any) -> Trainer | None:
-            fold = f"fold {next(numbers)} of {folds}"
-
-            def show(record: Record) -> None:
-                bar.show({**record, "stage": f"{fold}: {record['stage']}"})
-
-            return super().fit_data(data, on_record=show, **options)
-
-    return Watched
 
 
 def _free_folder(root: Path, stem: str) -> Path:

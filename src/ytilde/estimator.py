@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -327,8 +328,16 @@ class Classifier(ClassifierMixin, BaseEstimator):
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
         return self.audit_data(data, folds=folds)
 
-    def audit_data(self, data: Data, folds: int = 5) -> Audit:
-        """The audit of a Data (which may be lazy); images that cannot be read are left out."""
+    def audit_data(
+        self,
+        data: Data,
+        folds: int = 5,
+        on_record: Callable[[Record], None] = lambda record: None,
+    ) -> Audit:
+        """The audit of a Data (which may be lazy); images that cannot be read are left out.
+
+        on_record: hears of every epoch of the folds' fits; the record's stage names the fold.
+        """
         if data.y.dim() > 1:
             raise BadInput(ONE_LABEL)
         data, unread = without_unreadable(data)
@@ -338,7 +347,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             found = audit(self.predict_proba(data), data.y, transition=T, names=data.names)
             found.notes.append("In-sample: the model that judged the labels was trained on them.")
         else:
-            probs, T = self._out_of_fold(data, folds)
+            probs, T = self._out_of_fold(data, folds, on_record)
             found = audit(probs, data.y, transition=T, names=data.names)
             found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
             count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
@@ -358,7 +367,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 f"{len(self.classes_)}; fit it again"
             )
 
-    def _out_of_fold(self, data: Data, folds: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    def _out_of_fold(
+        self,
+        data: Data,
+        folds: int,
+        on_record: Callable[[Record], None] = lambda record: None,
+    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Clean posteriors, and T(x) where the method has one, by models that never saw the row."""
         labels = data.y.numpy()
         most = np.bincount(labels[labels != IGNORE], minlength=2).max()
@@ -374,11 +388,17 @@ class Classifier(ClassifierMixin, BaseEstimator):
         with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
             warnings.filterwarnings("ignore", "The least populated class", UserWarning)
             cuts = list(parts.split(np.zeros(len(data)), labels))
-        for train, held in cuts:
+
+        def show(record: Record, number: int) -> None:
+            on_record({**record, "stage": f"fold {number} of {folds}: {record['stage']}"})
+
+        for number, (train, held) in enumerate(cuts, 1):
             fitted = clone(self)
             if self._is_auto() and hasattr(self, "method_"):
                 fitted.set_params(method=self.method_.name)  # one race is enough
-            fitted.fit_data(data.rows(torch.from_numpy(train)))
+            fitted.fit_data(
+                data.rows(torch.from_numpy(train)), on_record=partial(show, number=number)
+            )
             rest = data.rows(torch.from_numpy(held))
             probs[held] = fitted.predict_proba(rest)
             own = fitted._own_transition(rest)
