@@ -499,6 +499,8 @@ def audit(
         write_csv(written[-1], result.fixed_labels(fix_above))
     written += filter(None, (label_studio, argilla))
     out.print(result.summary())
+    for note in result.notes:
+        out.print(f"note: {note}")
     out.print(f"written: {', '.join(map(str, written))}")
     out.print(f"next: ytilde review {quote(str(run))}")
 
