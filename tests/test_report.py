@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from browser import start
-from ytilde import report
+from ytilde import auditing, report
 from ytilde.auditing import Audit, Estimate, audit
 from ytilde.metrics import reliability
 
@@ -407,3 +407,14 @@ def test_only_items_that_tie_are_called_hard(tmp_path):
     _, page = written(tmp_path, found, examples=30)
     unclear = [a for a in page.all("li", "card") if float(a["data-ambiguity"]) > 0.5]
     assert len(page.all("li", "card")) == 33 and len(unclear) == 3
+
+
+def test_a_weak_model_is_told_at_the_top(tmp_path):
+    found, _ = synthetic(2000)
+    found.notes[:] = ["Something else."]
+    _, page = written(tmp_path, found)
+    assert "too weak" not in page.text
+    found.notes.append(auditing.NOTE_WEAK.format(share=54))
+    _, page = written(tmp_path, found)
+    assert page.text.count("too weak") == 1
+    assert page.text.index("too weak") < page.text.index("What to do next")

@@ -15,7 +15,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
@@ -25,13 +25,11 @@ from markupsafe import Markup
 from PIL import Image
 from torch import Tensor
 
+from .auditing import NOTE_WEAK, Audit
 from .checkpoint import write_text
 from .data import Rows
 from .engine import History
 from .metrics import Reliability
-
-if TYPE_CHECKING:
-    from .auditing import Audit
 
 __all__ = ["write"]
 
@@ -83,6 +81,7 @@ def write(
         "reliability": _reliability_chart(reliability),
         "advice": _advice(audit, target),
         "notes": [_text(note, 400) for note in audit.notes],
+        "weak": NOTE_WEAK.partition("{")[0],  # that note stands at the top
     }
     # A file name may hold bytes that are no text: they become "?" instead of an error.
     write_text(target, _render(context).encode("utf-8", "replace").decode())
