@@ -232,7 +232,7 @@ def run_cell(
     recipe = Recipe(**made_of["recipe"], seed=job.seed, device=place.device)
     data, tests, rate, made = prepare(made_of, recipe, place.data_root)
     method = create(made_of["method"], **_known(made_of["fields"], rate, made))
-    root = place.data_root or Path(os.environ.get("YTILDE_DATA") or "data")
+    root = datasets.home(place.data_root)
     with _alone(data) if made_of["stand_in"] else nullcontext():
         trainer = fit_method(
             method,

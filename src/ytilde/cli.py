@@ -42,18 +42,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-MEANINGS = {  # of the recipe's fields, where the comment behind them is none for users
-    "epochs": "times that training goes through the rows",
-    "batch_size": "rows in one step",
-    "lr": "learning rate at the start",
-    "weight_decay": "pull of the weights towards 0",
-    "augment": "none, or parts joined by +: crop2, flip, cutout8, simclr; jitter of features",
-    "seed": "of everything that is drawn, where no other is given",
-    "noise_seed": "of the wrong labels that --noise makes",
-    "split_seed": "of the choice of the validation rows",
-    "init_seed": "of the first weights",
-    "order_seed": "of the order of the rows and all else in training",
-}
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 TASKS = ("classification", "segmentation")
 
@@ -661,7 +649,7 @@ def methods(name: Annotated[str | None, typer.Argument()] = None) -> None:
         out.print(table)
         return
     if name == "recipe":
-        _print_fields(Recipe, {}, MEANINGS)
+        _print_fields(Recipe, {})
         chosen = ", ".join(name.replace("_", "-") for name in _chosen_by_data())
         out.print(f"These are not what every `fit` takes: it chooses {chosen}")
         out.print("by the kind of data where they are not given; a run's config.json says which.")
@@ -685,8 +673,8 @@ def _chosen_by_data() -> list[str]:
     return [name for name in names if len({getattr(r, name) for r in recipes}) > 1]
 
 
-def _print_fields(cls: Any, preset: dict[str, Any], known: dict[str, str] | None = None) -> None:
-    comments = field_comments(cls) | (known or {})
+def _print_fields(cls: Any, preset: dict[str, Any]) -> None:
+    comments = field_comments(cls)
     table = Table("option", "default", "meaning")
     for field in dataclasses.fields(cls):
         default = preset.get(field.name, field.default)

@@ -40,14 +40,14 @@ Index = Tensor | Mapping[str, Tensor] | Callable[[], Any]
 class Recipe:
     """How to train. One seed gives separate streams; each stream's own seed can be set instead."""
 
-    epochs: int = 30
-    batch_size: int = 128
+    epochs: int = 30  # times that training goes through the rows
+    batch_size: int = 128  # rows in one step
     optimizer: str = "sgd"  # sgd (Nesterov), adam, adamw
-    lr: float = 0.05
+    lr: float = 0.05  # learning rate at the start
     momentum: float = 0.9  # SGD's; Adam's beta1
-    weight_decay: float = 5e-4
+    weight_decay: float = 5e-4  # pull of the weights towards 0
     schedule: str = "cosine"  # constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4
-    augment: str = "none"  # see augment.make_augment
+    augment: str = "none"  # or parts joined by +: crop2, flip, cutout8, simclr; features: jitter0.1
     precision: str = "auto"  # auto (bfloat16 on CUDA, float32 elsewhere), float32, bfloat16
     ema: float = 0.0  # decay of the weight average; 0 = none
     clip: float = 0.0  # largest gradient norm of a parameter group; 0 = no clipping
@@ -56,11 +56,11 @@ class Recipe:
     patience: int = 0  # stop after so many epochs without a better noisy validation; 0 = never
     balance: bool = False  # draw every observed class equally often
     workers: int = 2  # processes that read data that does not fit in memory
-    seed: int = 0
-    noise_seed: int | None = None
-    split_seed: int | None = None
-    init_seed: int | None = None
-    order_seed: int | None = None
+    seed: int = 0  # of everything that is drawn, where no other is given
+    noise_seed: int | None = None  # of the wrong labels that --noise makes
+    split_seed: int | None = None  # of the choice of the validation rows
+    init_seed: int | None = None  # of the first weights
+    order_seed: int | None = None  # of the order of the rows and all else in training
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     graph: bool = True  # on CUDA: capture the step as one CUDA graph
 
