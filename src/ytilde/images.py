@@ -141,7 +141,7 @@ def without_unreadable(data: Data) -> tuple[Data, list[str]]:
     if not lost.any():
         return data, []
     first = row_name(data.x, int(lost.nonzero()[0]))
-    note = f"Left out: {int(lost.sum())} images that cannot be read ({first}, ...)."
+    note = f"Left out, for they cannot be read: {int(lost.sum())} images, the first {first}."
     return replace(data, y=data.y.masked_fill(lost, IGNORE)), [note]
 
 

@@ -406,6 +406,7 @@ def pretrained(
 def place(method: Method, device: torch.device) -> None:
     """On the device, images and kernels in the memory layout that is fastest there."""
     method.to(device)
+    fastest = layout(method, device)
     for p in method.parameters():
         if p.dim() == 4:
-            p.data = p.data.contiguous(memory_format=layout(method, device))
+            p.data = p.data.contiguous(memory_format=fastest)
