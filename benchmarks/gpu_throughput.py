@@ -1,11 +1,12 @@
 """Images per second of one training step on one GPU: a DataLoader loop, a bare eager loop, ours.
 
-    python benchmarks/gpu_throughput.py [--out results/throughput.jsonl] [--only ce,ln]
+    python benchmarks/gpu_throughput.py [--out FILE.jsonl] [--only ce,ln] [--models resnet18 lenet5]
 
 (a) plain PyTorch with 4 DataLoader workers and PIL transforms, (b) a plain loop with the data on
 the device, both in bf16, channels_last and a fused optimiser; (c) ytilde with the step captured
-as one CUDA graph, and (d) ytilde step by step. Random images of CIFAR-10's shape: the speed does
-not depend on the pixels. Medians of repeats in one run; warm-up is left out.
+as one CUDA graph, with the networks as they are and compiled (`compile=True`), and (d) ytilde step
+by step. Random images of CIFAR-10's shape: the speed does not depend on the pixels. Medians of
+repeats in one run; warm-up is left out.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def rate(step: Callable[[], int], repeats: int = 5, steps: int = 40) -> float:
     return statistics.median(rates)
 
 
-def ours(method: Method, backbone: str, data: Data, batch: int, graph: bool) -> float:
-    recipe = replace(RECIPE, batch_size=batch, graph=graph)
+def ours(method: Method, backbone: str, data: Data, batch: int, **how: bool) -> float:
+    recipe = replace(RECIPE, batch_size=batch, **how)
     method.build(make_spec(data, backbone, recipe))
     trainer = Trainer(method, recipe)
     trainer.data = data
@@ -79,7 +80,8 @@ def ours(method: Method, backbone: str, data: Data, batch: int, graph: bool) -> 
         step(batches[next(position) % len(batches)])
         return batch
 
-    value = rate(one)
+    with stage.fused():
+        value = rate(one)
     for note in trainer.notes:
         print("note:", note)
     return value
@@ -167,18 +169,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default=",".join(METHODS))
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
     options = parser.parse_args()
     known = [m for m in options.only.split(",") if m in list_methods()]
     about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     about |= {"python": platform.python_version()}
     lines = []
-    for name, (backbone, shape, batch) in MODELS.items():
+    for name in options.models:
+        backbone, shape, batch = MODELS[name]
         data = images(shape)
         row: dict[str, Any] = {"model": name, "batch": batch, "unit": "images/s", **about}
         row["a_dataloader"] = loader(backbone, data, batch)
         row["b_eager"] = eager(backbone, data, batch)
         for method in known:
-            row[method] = ours(create(method), backbone, data, batch, graph=True)
+            row[method] = ours(create(method), backbone, data, batch)
+            row[f"{method}_compiled"] = ours(create(method), backbone, data, batch, compile=True)
         row["ce_step_by_step"] = ours(create("ce"), backbone, data, batch, graph=False)
         lines.append({k: round(v) if isinstance(v, float) else v for k, v in row.items()})
         print(json.dumps(lines[-1]), flush=True)

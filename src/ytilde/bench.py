@@ -89,6 +89,7 @@ class Place:
     work: Path = Path("runs/bench")  # checkpoints of runs that are not done
     data_root: Path | None = None
     device: str = "auto"
+    compile: bool = False
     commit: str | None = None
 
 
@@ -229,7 +230,7 @@ def run_cell(
 ) -> Line:
     """Train and measure; the line for the results file. The same inputs give the same figures."""
     made_of, began = job.inputs, time.perf_counter()
-    recipe = Recipe(**made_of["recipe"], seed=job.seed, device=place.device)
+    recipe = Recipe(**made_of["recipe"], seed=job.seed, device=place.device, compile=place.compile)
     data, tests, rate, made = prepare(made_of, recipe, place.data_root)
     method = create(made_of["method"], **_known(made_of["fields"], rate, made))
     root = datasets.home(place.data_root)
@@ -688,6 +689,7 @@ Ray = Annotated[bool, typer.Option("--ray", help="put the runs on a Ray cluster"
 Results = Annotated[Path | None, typer.Option(help="folder of the JSON lines")]
 DataRoot = Annotated[Path | None, typer.Option(help="where data sets lie; also $YTILDE_DATA")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda")]
+Compile = Annotated[bool, typer.Option("--compile", help="fuse the networks by torch.compile")]
 
 
 def _names(table: str | None, every: bool) -> list[str]:
@@ -749,11 +751,12 @@ def run_command(
     results: Results = None,
     data_root: DataRoot = None,
     device: Device = "auto",
+    compile: Compile = False,
 ) -> None:
     """Run what is missing of a table and append one JSON line a run; stop and repeat at will."""
     if scale not in SCALES:
         raise BadInput(unknown("scale", scale, SCALES))
-    place = Place(results or default_results(scale), data_root=data_root, device=device)
+    place = Place(results or default_results(scale), Place.work, data_root, device, compile)
     known, jobs = list(done(place.results).values()), dict[str, list[Job]]()
     for name in _names(table, every):
         found = choose(cells(load_table(name)), only or (), columns or ())
@@ -791,11 +794,12 @@ def tune_command(
     results: Results = None,
     data_root: DataRoot = None,
     device: Device = "auto",
+    compile: Compile = False,
 ) -> None:
     """Choose fields from the papers' grids by noisy validation, one seed; then `run --tuned`."""
     if scale not in SCALES:
         raise BadInput(unknown("scale", scale, SCALES))
-    place = Place(results or default_results(scale), data_root=data_root, device=device)
+    place = Place(results or default_results(scale), Place.work, data_root, device, compile)
     for name in _names(table, every):
         with Progress(name) as progress:
             best = tune(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +27,7 @@ from .augment import make_augment
 from .data import IGNORE, BadInput, Batch, Data, Step
 from .images import read_rows, row_name
 from .metrics import Confusion
-from .parallel import Team
+from .parallel import Team, costly_parts
 
 UNREADABLE = "files that cannot be read"  # how the note on them begins
 Record = dict[str, Any]
@@ -63,6 +63,7 @@ class Recipe:
     order_seed: int | None = None  # of the order of the rows and all else in training
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     graph: bool = True  # on CUDA: capture the step as one CUDA graph
+    compile: bool = False  # fuse the networks by torch.compile: slower to start, then faster
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -288,7 +289,7 @@ class Trainer:
                 break
             began = time.perf_counter()
             try:
-                with run.random():
+                with run.random(), run.fused():
                     mean_loss = run.epoch(epoch)
                 record: Record = {"stage": stage, "epoch": epoch + 1, "epochs": recipe.epochs}
                 record |= {"loss": mean_loss, "lr": recipe.lr * run.factor}
@@ -591,6 +592,7 @@ class _Stage:
         self.factor = 1.0
         self.beta1: float | None = None
         self.graph: _Graph | None = None
+        self.compiled = self._compile() if recipe.compile else {}
 
     def epoch(self, epoch: int) -> float:
         """One pass over the rows; returns the mean loss. The host waits once, at the end."""
@@ -614,6 +616,26 @@ class _Stage:
             f"{what} in epoch {epoch + 1}, {where} of stage {self.stage!r}; try a lower learning "
             f"rate (now {self.recipe.lr:g}) or gradient clipping (--clip 1)"
         )
+
+    def _compile(self) -> dict[nn.Module, Callable[..., Any]]:
+        """What torch.compile makes of the networks; nothing, and a note, where it does not work."""
+        if reason := _why_not_compile(self.trainer.device):
+            note = f"the networks run as they are: torch.compile does not work here ({reason})"
+            self.trainer.notes += [] if note in self.trainer.notes else [note]
+            return {}
+        nets = costly_parts(self.trainer.method)
+        return {net: torch.compile(net.forward, dynamic=False) for net in nets}
+
+    @contextmanager
+    def fused(self) -> Iterator[None]:
+        """While an epoch trains, the networks run as compiled; elsewhere they are as they were."""
+        for net, forward in self.compiled.items():
+            net.forward = forward
+        try:
+            yield
+        finally:
+            for net in self.compiled:
+                delattr(net, "forward")
 
     def _step(self) -> Callable[[Any], None]:
         trainer = self.trainer
@@ -836,6 +858,16 @@ class _Graph:
         graph.register_generator_state(self.stage.step_info.generator)
         with torch.cuda.graph(graph):
             self.stage.total + 0
+
+
+@cache
+def _why_not_compile(device: torch.device) -> str:
+    """Tried on one number: a compiler may be missing, or torch may not support the machine."""
+    try:
+        torch.compile(lambda x: x + 1)(torch.zeros((), device=device))
+    except Exception as error:
+        return str(error).strip().splitlines()[0]
+    return ""
 
 
 def _clone(inputs: Any) -> Any:

@@ -94,8 +94,7 @@ class Team:
     def sharing(self, method: nn.Module, device: torch.device) -> Iterator[None]:
         """All start from the leader's state, and share what modules name in `by_rows`."""
         self.agree(method.state_dict().values())
-        parents = list(method.modules()) if self.together else []
-        parts = [getattr(p, name) for p in parents for name in getattr(p, "by_rows", ())]
+        parts = costly_parts(method) if self.together else []
         with ExitStack() as stack:
             for module in parts:
                 has_norm = any(isinstance(m, _BATCH_NORM) for m in module.modules())
@@ -107,6 +106,11 @@ class Team:
                 stack.callback(module.register_forward_pre_hook(share.before).remove)
                 stack.callback(module.register_forward_hook(share.after).remove)
             yield
+
+
+def costly_parts(method: nn.Module) -> list[nn.Module]:
+    """The modules that their parents name in `by_rows`."""
+    return [getattr(p, name) for p in method.modules() for name in getattr(p, "by_rows", ())]
 
 
 class _Gather(torch.autograd.Function):
