@@ -8,7 +8,15 @@ import torch
 from torch import nn
 
 from ytilde.data import BadInput, Data
-from ytilde.engine import Diverged, Recipe, Trainer, _Stage, default_recipe, learning_rate
+from ytilde.engine import (
+    Diverged,
+    Recipe,
+    Trainer,
+    _Stage,
+    _why_not_compile,
+    default_recipe,
+    learning_rate,
+)
 from ytilde.method import create, fit_method
 from ytilde.testing import blobs
 
@@ -348,3 +356,55 @@ def test_bad_recipes_are_refused(wrong):
     if wrong != {"lr": None}:  # None: the default
         with pytest.raises(BadInput):
             default_recipe((3, 32, 32), 100, **wrong)
+
+
+def test_compiled_networks_are_for_training_alone(monkeypatch):
+    """What torch.compile made runs in the steps, not in validation, and is gone afterwards."""
+    calls = []
+
+    def compiled(forward, **options):
+        def run(*inputs):
+            calls.append(torch.is_grad_enabled())
+            return forward(*inputs)
+
+        return run
+
+    recipe = replace(RECIPE, val=0.2, batch_size=32)
+    states = []
+    for compile in (False, True):
+        monkeypatch.setattr(torch, "compile", compiled)
+        monkeypatch.setattr("ytilde.engine._why_not_compile", lambda device: "")
+        method = create("ce")
+        fit_method(method, blobs(), replace(recipe, compile=compile), backbone="mlp")
+        states.append(method.state_dict())
+        assert "forward" not in method.net.backbone.__dict__
+    steps = recipe.epochs * 192 // 32
+    assert calls == [True] * steps
+    assert all(torch.equal(states[0][k], states[1][k]) for k in states[0])
+
+
+def test_without_a_compiler_training_goes_on_and_says_so(monkeypatch):
+    def missing(*args, **options):
+        raise RuntimeError("no C++ compiler\nmore of it")
+
+    monkeypatch.setattr(torch, "compile", missing)
+    _why_not_compile.cache_clear()
+    trainer = fit_method(create("ce"), blobs(), replace(RECIPE, compile=True), backbone="mlp")
+    _why_not_compile.cache_clear()
+    assert len(trainer.history) == RECIPE.epochs
+    expected = "the networks run as they are: torch.compile does not work here (no C++ compiler)"
+    assert trainer.notes == [expected]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ce", "co_teaching", "causal_nl"])
+def test_compiled_training_equals_plain_training(name):
+    if reason := _why_not_compile(torch.device("cpu")):
+        pytest.skip(reason)
+    states = []
+    for compile in (False, True):
+        method = create(name)
+        fit_method(method, blobs(), replace(RECIPE, compile=compile), backbone="mlp")
+        states.append(method.state_dict())
+    for key, value in states[0].items():
+        assert torch.allclose(value, states[1][key], rtol=1e-4, atol=1e-5, equal_nan=True), key
