@@ -1,12 +1,12 @@
 """The closed form of the logistic-normal head against torch's low-rank normal: time and memory.
 
-    PYTHONPATH=src python benchmarks/bench_heads.py
+    PYTHONPATH=src python benchmarks/bench_heads.py [--cuda]
 
-Forward and backward of the loss at batch 128 on one CPU thread, medians, both in the same run, in
-CPU time, so that other work on the machine does not count. Two tables: from mean and c on (the
-likelihood alone: the bar is 10x), and with the head's two linear layers, which both sides share.
-Then the peak memory of one step at 20,000 classes (the bar is 300 MB over what Python and torch
-take), in a fresh process. Exits with 1 where a bar is missed.
+Forward and backward of the loss at batch 128, medians, both in the same run: on one CPU thread in
+CPU time, so that other work on the machine does not count, or on the GPU. Two tables: from mean
+and c on (the likelihood alone: the bar is 10x), and with the head's two linear layers, which both
+sides share. Then the peak memory of one step at 20,000 classes (the bar is 300 MB over what Python
+and torch take), in a fresh process. Exits with 1 where a bar is missed.
 """
 
 import statistics
@@ -32,24 +32,34 @@ def low_rank_nll(target: Tensor, mean: Tensor, c: Tensor) -> Tensor:
     return -LowRankMultivariateNormal(mean, factor.unsqueeze(-1), diagonal).log_prob(target)
 
 
+DEVICE = "cuda" if "--cuda" in sys.argv else "cpu"
+
+
+def now() -> float:
+    if DEVICE == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def seconds(step: Callable[[], Tensor]) -> float:
     times = []
     for _ in range(REPEATS + 3):
-        start = time.process_time()
+        start = now()
         step().mean().backward()
-        times.append(time.process_time() - start)
+        times.append(now() - start)
     return statistics.median(times[3:])
 
 
 def measure(classes: int, layers: bool) -> tuple[float, float]:
-    head = LogisticNormal(DIM if layers else 1, classes, lam=LAM)
-    y = torch.randint(0, classes, (BATCH,))
+    head = LogisticNormal(DIM if layers else 1, classes, lam=LAM).to(DEVICE)
+    y = torch.randint(0, classes, (BATCH,), device=DEVICE)
     target = head.target * torch.nn.functional.one_hot(y, classes).float()
     if layers:
-        h = torch.randn(BATCH, DIM)
+        h = torch.randn(BATCH, DIM, device=DEVICE)
         ours = seconds(lambda: head.nll(h, y))
         return ours, seconds(lambda: low_rank_nll(target, head.mean(h), head.spread(h)))
-    mean, c = (torch.randn(BATCH, classes, requires_grad=True) for _ in range(2))
+    mean, c = (torch.randn(BATCH, classes, device=DEVICE, requires_grad=True) for _ in range(2))
     torch.testing.assert_close(
         head._energy(target - mean, c).diff(),
         low_rank_nll(target, mean, c).diff(),
@@ -88,7 +98,8 @@ def main() -> int:
         print(peak_memory())
         return 0
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, batch {BATCH}, one thread, median of {REPEATS}")
+    where = "one thread" if DEVICE == "cpu" else torch.cuda.get_device_name()
+    print(f"torch {torch.__version__}, batch {BATCH}, {where}, median of {REPEATS}")
     print(f"{'forward + backward':<26}{'classes':>8}{'ours ms':>10}{'torch ms':>10}{'ratio':>8}")
     ratios = []
     for layers in (False, True):

@@ -37,13 +37,14 @@ def draw(path: Path, clf: Classifier, test: Data, shown: int = 4) -> None:
     predicted, variance = clf.predict(some.x), clf.uncertainty(some.x)
     figure, axes = plt.subplots(shown, 4, figsize=(11, 2.1 * shown), layout="constrained")
     colours = {"vmin": -1, "vmax": test.num_classes - 1, "cmap": "tab20"}
+    top = float(torch.tensor(variance).quantile(0.99))
     for line, x, y, p, u in zip(axes, some.x, some.y, predicted, variance, strict=True):
         line[0].imshow(x.permute(1, 2, 0))
         line[1].imshow(y, **colours, interpolation="nearest")
         line[2].imshow(p, **colours, interpolation="nearest")
-        # a few pixels of rare classes have a variance far above all others
-        line[3].imshow(u, vmin=0, vmax=torch.tensor(variance).quantile(0.99), cmap="inferno")
-    titles = ("picture", "true labels (void dark)", "predicted", "predicted variance")
+        # by its square root: a few pixels of rare classes have a variance far above all others
+        line[3].imshow(u**0.5, vmin=0, vmax=top**0.5, cmap="inferno")
+    titles = ("picture", "true labels (void dark)", "predicted", "predicted sd")
     for ax, title in zip(axes[0], titles, strict=True):
         ax.set_title(title)
     for ax in axes.flat:

@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--encoder", type=Path, help="instead of pre-training here")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long")
+    parser.add_argument("--compile", action="store_true", help="the networks, by torch.compile")
     parser.add_argument("--tiny", action="store_true", help="made images and a tiny network")
     args = parser.parse_args()
     if args.tiny:
@@ -102,7 +103,8 @@ def get_encoder(args: argparse.Namespace, tick: Any) -> Encoder:
     data = bench._load("cifar10", "train", None, args.tiny)
     text = f"simclr:epochs={args.pretrain_epochs}" + (",batch_size=100" if args.tiny else "")
     began = time.perf_counter()
-    found = pretrained(data, args.backbone, RECIPE, text, args.work / "pretrain", tick)
+    recipe = replace(RECIPE, compile=args.compile)
+    found = pretrained(data, args.backbone, recipe, text, args.work / "pretrain", tick)
     half = {k: v.half() if v.is_floating_point() else v for k, v in found.weights.items()}
     found = replace(found, weights=half)  # what a later session is given, from the first run on
     found.save(path)
@@ -141,7 +143,8 @@ def run(
     if any(key.items() <= line.items() for line in lines(args.out)):
         return
     print(key, flush=True)
-    recipe = replace(RECIPE, epochs=args.epochs, seed=seed, **OWN.get(row, {}))
+    own: dict[str, Any] = {"epochs": args.epochs, "compile": args.compile, **OWN.get(row, {})}
+    recipe = replace(RECIPE, seed=seed, **own)
     data, test, rate, made = noisy_data(args, noise, recipe)
     method = create(name, **fields)
     folder = args.work / "-".join(map(str, [row, noise, seed, args.epochs])).replace(" ", "_")

@@ -372,7 +372,11 @@ def pretrain(
     Its settings are options: --epochs 200 --batch-size 512 --augment simclr --seed 0 --device auto.
     Labels, where there are any, are only probed on the way.
     """
-    known = {f.name: f for f in dataclasses.fields(Recipe) if f.name in ("device", "precision")}
+    known = {
+        f.name: f
+        for f in dataclasses.fields(Recipe)
+        if f.name in ("device", "precision", "compile")
+    }
     flags = read_flags(ctx.args, known | {f.name: f for f in dataclasses.fields(Settings)})
     recipe = Recipe(**{name: flags.pop(name) for name in known if name in flags})
     text = "simclr:" + ",".join(f"{name}={value}" for name, value in flags.items())

@@ -21,6 +21,7 @@ from .encoder import Encoder
 from .engine import RandomState, Recipe, Record, Trainer
 
 CHECKPOINT_EVERY = 30.0  # seconds
+KEPT = ("device", "precision", "graph", "compile", "workers")  # of the recipe that follows
 
 __all__ = ["Features", "SimCLR", "assign", "kmeans", "neighbours", "nt_xent", "probe", "simclr"]
 
@@ -84,7 +85,7 @@ class Settings:
         own = {name: getattr(self, name) for name in ("epochs", "batch_size", "optimizer", "lr")}
         own |= {"weight_decay": self.weight_decay, "seed": self.seed, "val": 0.0}
         own |= {"augment": self.augment if self.augment != "auto" else default_views(shape)}
-        kept = {name: getattr(like, name) for name in ("device", "precision", "graph", "workers")}
+        kept = {name: getattr(like, name) for name in KEPT}
         return Recipe(**own, **kept)
 
 
@@ -100,6 +101,7 @@ class SimCLR(nn.Module):
 
     mean: Tensor
     std: Tensor
+    by_rows = ("backbone",)  # what costs: compiled where that is asked for
 
     def __init__(self, spec: Spec, settings: Settings) -> None:
         super().__init__()
