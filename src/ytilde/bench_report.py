@@ -72,6 +72,7 @@ class Entry:
 class Report:
     table: Table
     entries: dict[tuple[str, str, str], Entry]  # group, column, row
+    beside: Report | None = None  # the reduced runs, also of cells that have full ones
 
     def bold(self, group: str, column: str, k: int) -> set[str]:
         """Rows whose k-th metric is not significantly worse than the best; among equal scales."""
@@ -225,10 +226,14 @@ def details(report: Report) -> list[dict[str, Any]]:
     for group in report.table.groups:
         for column in group.columns:
             for row in report.table.rows:
-                each = report.entries[group.name, column.name, row.name]
-                for k, metric in enumerate(group.metrics):
-                    if each.runs:
-                        found.append(_detail(report, group, column.name, row.name, k, metric))
+                own = report.entries[group.name, column.name, row.name]
+                shown = [report] if own.runs else []
+                if report.beside and own.scale == "full":
+                    shown += [report.beside]
+                for each in shown:
+                    for k, metric in enumerate(group.metrics):
+                        if each.entries[group.name, column.name, row.name].runs:
+                            found.append(_detail(each, group, column.name, row.name, k, metric))
     return found
 
 

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from . import __version__, datasets, noise, parallel, readers
-from .bench import bench_app
+from .bench_cli import bench_app
 from .checkpoint import check_writable, write_atomic, write_csv
 from .contrastive import PROBES, Settings
 from .data import BadInput, Data, unknown

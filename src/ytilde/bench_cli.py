@@ -1,0 +1,225 @@
+"""`ytilde bench`: list, run, tune and report the papers' tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.live import Live
+from rich.measure import Measurement
+from rich.table import Table as Grid
+
+from . import bench_report
+from .bench import Job, Place, default_results, done, load_results, plan, report, sweep, tune
+from .bench_tables import SCALES, cells, choose, experiment, inputs, list_tables, load_table
+from .data import BadInput, unknown
+from .engine import Record
+
+bench_app = typer.Typer(no_args_is_help=True, help="The papers' tables: run them, compare.")
+out = Console(highlight=False)
+
+TableName = Annotated[str | None, typer.Argument(help="a table of `bench list`; or --all")]
+All = Annotated[bool, typer.Option("--all", help="every table")]
+Only = Annotated[list[str] | None, typer.Option("--only", help="a row or method; repeatable")]
+Columns = Annotated[
+    list[str] | None, typer.Option("--columns", help="a column, group, or GROUP/COLUMN; repeatable")
+]
+Scale = Annotated[
+    str, typer.Option(help="tiny: made data, seconds; reduced: fewer epochs; full: the paper's")
+]
+Workers = Annotated[int, typer.Option(help="runs at once, a process each")]
+Ray = Annotated[bool, typer.Option("--ray", help="put the runs on a Ray cluster")]
+Results = Annotated[Path | None, typer.Option(help="folder of the JSON lines")]
+DataRoot = Annotated[Path | None, typer.Option(help="where data sets lie; also $YTILDE_DATA")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda")]
+Compile = Annotated[bool, typer.Option("--compile", help="fuse the networks by torch.compile")]
+
+
+def _names(table: str | None, every: bool) -> list[str]:
+    if every == (table is not None):
+        raise BadInput("name one table (see `ytilde bench list`) or use --all")
+    return list_tables() if table is None else [load_table(table).name]
+
+
+@bench_app.command("list")
+def list_command(table: TableName = None, results: Results = None, scale: Scale = "full") -> None:
+    """The tables, or the cells of one: what can be run, what is done, what is missing and why."""
+    folder = results or default_results(scale)
+    if not folder.is_dir():
+        out.print(f"no results: there is no folder {folder.absolute()}", soft_wrap=True)
+    lines = list(done(folder).values())
+    have = Counter(line["experiment"] for line in lines)
+    rows: list[tuple[str, ...]] = []
+    if table is None:
+        for name in list_tables():
+            found = cells(load_table(name))
+            ready = sum(cell.reason is None for cell in found)
+            with_results = sum(
+                have[experiment(inputs(cell, scale, 0))] > 0 for cell in found if not cell.reason
+            )
+            title = load_table(name).title
+            rows.append((name, title, str(len(found)), str(ready), str(with_results)))
+        _print_grid(("table", "title", "cells", "can be run", "with results"), rows, names=1)
+        return
+    for cell in cells(load_table(table)):
+        runs = have[experiment(inputs(cell, scale, 0))]
+        state = cell.reason or ("done" if runs else "ready")
+        rows.append((cell.row, cell.group, cell.column, cell.method, str(runs), state))
+    _print_grid(("row", "group", "column", "method", "runs", "state"), rows, names=4)
+
+
+def _print_grid(header: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> None:
+    """The first `names` columns are there to be copied: no terminal is too narrow for them."""
+    grid = Grid()
+    for place, head in enumerate(header):
+        width = max(cell_len(row[place]) for row in rows) if place < names else None
+        grid.add_column(head, min_width=width, no_wrap=place < names, overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    least = Measurement.get(out, out.options.update(width=1000), grid).minimum
+    Console(highlight=False, width=max(out.width, least)).print(grid)
+
+
+@bench_app.command("run")
+def run_command(
+    table: TableName = None,
+    every: All = False,
+    only: Only = None,
+    columns: Columns = None,
+    seeds: Annotated[int | None, typer.Option(help="default: the paper's at full, else 1")] = None,
+    scale: Scale = "full",
+    workers: Workers = 1,
+    ray: Ray = False,
+    tuned: Annotated[bool, typer.Option("--tuned", help="with the fields `tune` found")] = False,
+    results: Results = None,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    compile: Compile = False,
+) -> None:
+    """Run what is missing of a table and append one JSON line a run; stop and repeat at will."""
+    if scale not in SCALES:
+        raise BadInput(unknown("scale", scale, SCALES))
+    place = Place(results or default_results(scale), Place.work, data_root, device, compile)
+    known, jobs = list(done(place.results).values()), dict[str, list[Job]]()
+    for name in _names(table, every):
+        found = choose(cells(load_table(name)), only or (), columns or ())
+        for reason, count in Counter(c.reason for c in found if c.reason).items():
+            out.print(f"{name}: {count} cells cannot be run: {reason}")
+        jobs[name] = plan(load_table(name), found, seeds, scale, known, tuned)
+    # one sweep of all tables: workers start once, and none waits for the last run of a table
+    with Progress(table or "all tables") as progress:
+        all_jobs = [job for of_table in jobs.values() for job in of_table]
+        lines = sweep(all_jobs, workers=workers, ray=ray, place=place, say=progress.say)
+    status = {line["hash"]: line for line in lines}
+    bad = 0
+    for name, of_table in jobs.items():
+        failed = [job for job in of_table if status[job.hash]["status"] == "failed"]
+        bad += len(failed)
+        for job in failed:
+            out.print(f"failed: {job}: {status[job.hash]['error']}")
+        out.print(f"{name}: {len(of_table) - len(failed)} runs done, in {place.results}")
+    if bad:
+        raise typer.Exit(1)
+
+
+@bench_app.command("tune")
+def tune_command(
+    table: TableName = None,
+    every: All = False,
+    only: Only = None,
+    columns: Columns = None,
+    scale: Scale = "full",
+    workers: Workers = 1,
+    ray: Ray = False,
+    trials: Annotated[
+        int | None, typer.Option(help="so many points by Optuna; default: the whole grid")
+    ] = None,
+    results: Results = None,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    compile: Compile = False,
+) -> None:
+    """Choose fields from the papers' grids by noisy validation, one seed; then `run --tuned`."""
+    if scale not in SCALES:
+        raise BadInput(unknown("scale", scale, SCALES))
+    place = Place(results or default_results(scale), Place.work, data_root, device, compile)
+    for name in _names(table, every):
+        with Progress(name) as progress:
+            best = tune(
+                name, only=only or (), columns=columns or (), scale=scale, workers=workers,
+                ray=ray, trials=trials, place=place, say=progress.say,
+            )  # fmt: skip
+        for key, fields in best.items():
+            out.print(f"{name}: {key}: {json.dumps(fields)}")
+
+
+@bench_app.command("report")
+def report_command(
+    table: TableName = None,
+    every: All = False,
+    scale: Annotated[str | None, typer.Option(help="default: full, or else reduced")] = None,
+    results: Results = None,
+    markdown: Annotated[Path | None, typer.Option(help="file to write")] = None,
+    html: Annotated[Path | None, typer.Option(help="file to write")] = None,
+    latex: Annotated[Path | None, typer.Option(help="file to write")] = None,
+) -> None:
+    """Ours beside the paper's, every cell shown; on the screen, or as Markdown, HTML or LaTeX."""
+    lines = load_results(results or default_results(scale or "full"))
+    reports = [report(name, lines, scale) for name in _names(table, every)]
+    written = False
+    for path, render in (
+        (markdown, bench_report.markdown),
+        (html, bench_report.html),
+        (latex, bench_report.latex),
+    ):
+        if path is not None:
+            bench_report.write(path, render(reports))
+            out.print(f"written: {path}")
+            written = True
+    if not written:
+        for each in reports:
+            bench_report.show(each, out)
+
+
+class Progress:
+    """What runs now and how far it is: a live table, or a line a run where nobody watches."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.count = name, Counter[str]()
+        self.running: dict[str, tuple[Job, Record]] = {}
+        self.live = Live(console=out, refresh_per_second=2, transient=True)
+
+    def say(self, kind: str, job: Job, value: Any) -> None:
+        if kind == "epoch":
+            self.running[job.hash] = (job, value)
+        else:
+            self.running.pop(job.hash, None)
+            self.count[value["status"]] += 1
+            if not out.is_terminal:
+                out.print(f"{job}: {value['status']}")
+        self.live.update(self.table())
+
+    def table(self) -> Grid:
+        title = f"{self.name}: {self.count['done']} done, {self.count['failed']} failed"
+        grid = Grid("run", "stage", "epoch", "loss", "noisy val", title=title)
+        for job, record in self.running.values():
+            figures = (record.get("loss", math.nan), record.get("val_accuracy", math.nan))
+            epoch = f"{record['epoch']}/{record['epochs']}"
+            grid.add_row(str(job), record["stage"], epoch, *(f"{f:.3f}" for f in figures))
+        return grid
+
+    def __enter__(self) -> Progress:
+        if out.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if out.is_terminal:
+            self.live.stop()
