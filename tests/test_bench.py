@@ -457,7 +457,9 @@ def test_report_compares_and_hides_nothing(table):
     assert measured.mean == pytest.approx(71) and measured.sd == pytest.approx(1)
     assert measured.difference == pytest.approx(71 - 70.67) and measured.within
     assert report.bold("MNIST", "sym 40%", 0) == {"LN"}
-    told = [d["scale"] for d in bench_report.details(report) if d["cell"].startswith("CE, MNIST sy")]
+    told = [
+        d["scale"] for d in bench_report.details(report) if d["cell"].startswith("CE, MNIST sy")
+    ]
     assert told == ["full", "reduced"]  # the details tell of both
     p = report.p_value("MNIST", "sym 40%", "CE", 0)
     assert p == pytest.approx(scipy_stats.ttest_ind(ln, ce, equal_var=False).pvalue)
