@@ -98,7 +98,7 @@ def test_both_fields_of_ln_and_the_note(digits, tmp_path):
     note = f"tau={method.tau:g}, lam={method.lam:g} chosen from 9 settings by noisy validation"
     assert trainer.notes == [f"{note} accuracy"]
 
-    def unused(method, recipe):
+    def unused(method, recipe, name):
         raise AssertionError("the search was done before")
 
     again = create("ln", tau="auto", lam="auto")

@@ -226,7 +226,8 @@ def fit(
         with _Bar() as bar:
 
             def on_record(record: Record) -> None:
-                run.log(record)
+                if "race" not in record:
+                    run.log(record)
                 bar.show(record)
 
             trainer = clf.fit_data(
@@ -717,13 +718,18 @@ class _Bar:
 
     def show(self, record: Record) -> None:
         stage, epoch, epochs = record["stage"], record["epoch"], record["epochs"]
-        if stage not in self.tasks:
-            self.tasks[stage] = self.bar.add_task(stage, total=epochs, figures="")
+        trial = record.get("race")  # one line for all that are tried
+        stage = f"trying {trial}" if trial else stage
+        key = "race" if trial else stage
+        if key not in self.tasks:
+            self.tasks[key] = self.bar.add_task(stage, total=epochs, figures="")
         shown = {"loss": "loss", "val_accuracy": "noisy val", "test_accuracy": "test"}
         shown |= {"knn_accuracy": "k-NN", "linear_accuracy": "linear"}
         figures = "  ".join(f"{text} {record[k]:.3f}" for k, text in shown.items() if k in record)
-        self.bar.update(self.tasks[stage], completed=epoch, figures=figures)
-        if self.bar.disable and (10 * epoch // epochs > 10 * (epoch - 1) // epochs):
+        told: dict[str, Any] = {"description": stage, "total": epochs, "figures": figures}
+        self.bar.update(self.tasks[key], completed=epoch, **told)
+        tenth = epoch == epochs if trial else 10 * epoch // epochs > 10 * (epoch - 1) // epochs
+        if self.bar.disable and tenth:
             out.print(f"{stage} {epoch}/{epochs}  {figures}")
 
     def __exit__(self, *_: Any) -> None:

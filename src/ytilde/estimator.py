@@ -30,7 +30,7 @@ from .method import Method, backbone_name, create, fit_method, make_spec, place,
 from .readers import as_inputs
 from .transition import confident_joint
 from .transition import given as given_transition
-from .tuning import SHORT_LIST, choose_method
+from .tuning import SHORT_LIST, choose_method, of_race
 
 RECIPE_FIELDS = (
     "epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule", "augment",
@@ -147,7 +147,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.history_: History = []
 
         def record(line: Record) -> None:
-            self.history_.append(line)
+            if "race" not in line:
+                self.history_.append(line)
             on_record(line)
 
         options |= {"backbone": self._backbone_, "weights": weights, "on_record": record}
@@ -176,15 +177,15 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _auto_method(self, data: Data, options: dict[str, Any]) -> Method:
         """The winner of a race of SHORT_LIST; the options are those of the fit that follows."""
         own = {k: v for k, v in options.items() if k not in ("folder", "on_record", "monitor")}
-        name, self.race_ = choose_method(
-            SHORT_LIST,
-            create,
-            self.recipe_,
-            lambda method, recipe: fit_method(method, data, recipe, **(own | {"resume": False})),
-            options.get("folder"),
-            options.get("resume", False),
-        )
-        return create(name)
+        own["resume"] = False
+
+        def try_out(method: Method, recipe: Recipe, name: str) -> Trainer:
+            shown = of_race(name, options["on_record"])
+            return fit_method(method, data, recipe, **own, on_record=shown)
+
+        folder, resume = options.get("folder"), options.get("resume", False)
+        best, self.race_ = choose_method(SHORT_LIST, create, self.recipe_, try_out, folder, resume)
+        return create(best)
 
     def _new_method(self) -> Method:
         if isinstance(self.method, Method):

@@ -25,7 +25,7 @@ from .heads import Head, Softmax, Upsampled
 from .losses import mean
 from .readers import fingerprint, split
 from .transition import noisy_posterior
-from .tuning import settle
+from .tuning import of_race, settle
 
 
 class Net(nn.Module):
@@ -333,8 +333,12 @@ def fit_method(
         encoder = Encoder.load(encoder)
     if wanted := None if encoder else pretrain or method.pretraining(data.shape):
         encoder = pretrained(data, backbone, recipe, wanted, folder, on_record)
-    own = {"backbone": backbone, "weights": weights, "encoder": encoder}
-    notes = settle(method, recipe, lambda m, r: fit_method(m, data, r, **own), folder, resume)
+    own: dict[str, Any] = {"backbone": backbone, "weights": weights, "encoder": encoder}
+
+    def try_out(candidate: Method, recipe: Recipe, name: str) -> Trainer:
+        return fit_method(candidate, data, recipe, **own, on_record=of_race(name, on_record))
+
+    notes = settle(method, recipe, try_out, folder, resume)
     train, val = data, None
     if recipe.val:
         kept, held = split(data.y, recipe.val, recipe.generator("split"))

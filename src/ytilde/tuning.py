@@ -22,6 +22,7 @@ from .data import BadInput
 from .engine import Diverged, Recipe, Record, Trainer
 
 Candidate = dict[str, Any]  # field -> value
+Fit = Callable[[Any, Recipe, str], Trainer]  # the str names the training in its records
 Score = Callable[[Candidate, int], Record]  # (candidate, epochs) -> {"accuracy": ..., "nll": ...}
 SIGN = {"accuracy": 1.0, "nll": -1.0}  # what a search may go by, and the direction of better
 WORDS = {"accuracy": "accuracy", "nll": "log-likelihood"}
@@ -69,14 +70,14 @@ def race(
 def settle(
     method: nn.Module,
     recipe: Recipe,
-    fit: Callable[[Any, Recipe], Trainer],
+    fit: Fit,
     folder: Path | None = None,
     resume: bool = False,
 ) -> list[str]:
     """Give the method's fields that are "auto" and in its `grid` the values that win a race.
 
     Goes by `grid_by` on noisy validation: the recipe's, or rows held out for the search only.
-    fit(method, recipe): the usual fit, on data without clean labels. The candidates share their
+    fit: the usual one, on data without clean labels. The candidates share their
     initialisation and order, which are not those of the fit that follows. `method.race_` is what
     was seen, kept in the folder so that a search can be gone on with. Returns notes for the user.
     """
@@ -89,7 +90,8 @@ def settle(
     recipe = _for_search(recipe)
 
     def score(candidate: Candidate, epochs: int) -> Record:
-        return _noisy_score(fit, cls(**(fields | candidate)), replace(recipe, epochs=epochs))
+        made, name = cls(**(fields | candidate)), _words(candidate)
+        return _noisy_score(fit, made, replace(recipe, epochs=epochs), name)
 
     candidates = [
         dict(zip(auto, values, strict=True)) for values in itertools.product(*auto.values())
@@ -99,16 +101,15 @@ def settle(
     for name, value in best.items():
         setattr(method, name, value)
     method.race_ = seen  # type: ignore[assignment]
-    chosen = ", ".join(f"{name}={value:g}" for name, value in best.items())
     by = WORDS[cls.grid_by]
-    return [f"{chosen} chosen from {len(candidates)} settings by noisy validation {by}"]
+    return [f"{_words(best)} chosen from {len(candidates)} settings by noisy validation {by}"]
 
 
 def choose_method(
     names: Sequence[str],
     make: Callable[[str], nn.Module],
     recipe: Recipe,
-    fit: Callable[[Any, Recipe], Trainer],
+    fit: Fit,
     folder: Path | None = None,
     resume: bool = False,
 ) -> tuple[str, list[Record]]:
@@ -120,7 +121,8 @@ def choose_method(
     recipe = _for_search(recipe)
 
     def score(candidate: Candidate, epochs: int) -> Record:
-        return _noisy_score(fit, make(candidate["method"]), replace(recipe, epochs=epochs))
+        name = candidate["method"]
+        return _noisy_score(fit, make(name), replace(recipe, epochs=epochs), name)
 
     ask = _remembering(score, folder / "methods.json", resume) if folder else score
     best, seen = race([{"method": name} for name in names], ask, recipe.epochs, "accuracy")
@@ -133,11 +135,18 @@ def _for_search(recipe: Recipe) -> Recipe:
     return replace(recipe, val=recipe.val or HELD, init_seed=init, order_seed=order)
 
 
-def _noisy_score(
-    fit: Callable[[Any, Recipe], Trainer], method: nn.Module, recipe: Recipe
-) -> Record:
+def of_race(name: str, on_record: Callable[[Record], None]) -> Callable[[Record], None]:
+    """Shows the records of a training that only tries something; none of the fit's history."""
+    return lambda record: on_record({**record, "race": name})
+
+
+def _words(candidate: Candidate) -> str:
+    return ", ".join(f"{name}={value:g}" for name, value in candidate.items())
+
+
+def _noisy_score(fit: Fit, method: nn.Module, recipe: Recipe, name: str) -> Record:
     try:
-        trainer = fit(method, recipe)
+        trainer = fit(method, recipe, name)
     except Diverged:
         return {}
     assert trainer.val is not None
