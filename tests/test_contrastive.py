@@ -1,6 +1,7 @@
 """SimCLR, encoders, neighbours and clusters, against slow versions in float64."""
 
 import math
+import multiprocessing
 from dataclasses import replace
 
 import numpy as np
@@ -200,6 +201,23 @@ def test_runs_share_an_encoder(tmp_path, monkeypatch):
     assert all(torch.equal(starts[0][k], starts[1][k]) for k in starts[0])
     fit_method(create("ce"), data, RECIPE, backbone=BACKBONE, pretrain=QUICK + ",seed=1")
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def _make(folder, queue):
+    records = []
+    pretrained(blobs(rate=0.2), BACKBONE, RECIPE, QUICK, folder, records.append)
+    queue.put(len(records))
+
+
+def test_of_processes_at_the_same_time_one_makes_the_encoder(tmp_path):
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    both = [context.Process(target=_make, args=(tmp_path, queue)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(60)
+    assert sorted(queue.get() for _ in both) == [0, 3]
 
 
 # ---- encoders -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .augment import two_views
+from .checkpoint import locked
 from .data import IGNORE, BadInput, Batch, Data, Spec, Step, unknown
 from .encoder import Encoder
 from .engine import RandomState, Recipe, Record, Trainer
@@ -142,10 +143,29 @@ def simclr(
     """Pre-train the spec's backbone on the inputs of `data`; labels are only probed.
 
     folder: where the stage leaves its checkpoints and its result; what is there is gone on with.
+    Of processes that want the same encoder one makes it, and the others wait for it.
     """
-    done = folder / "encoder.safetensors" if folder else None
-    if done and done.exists():
-        return Encoder.load(done)
+    if folder is None:
+        return _simclr(spec, data, settings, recipe, None, on_record)
+    done = folder / "encoder.safetensors"
+    with locked(folder / "lock"):
+        if done.exists():
+            return Encoder.load(done)
+        encoder = _simclr(spec, data, settings, recipe, folder, on_record)
+        encoder.save(done)
+        for path in (*folder.glob("checkpoint-*"), *(folder / "stages").glob("*")):
+            path.unlink(missing_ok=True)  # the way is not needed any more
+    return encoder
+
+
+def _simclr(
+    spec: Spec,
+    data: Data,
+    settings: Settings,
+    recipe: Recipe,
+    folder: Path | None,
+    on_record: Callable[[Record], None],
+) -> Encoder:
     recipe = settings.recipe(data.shape, recipe)
     with RandomState(recipe.seed_of("init"), torch.device("cpu"))():
         module = SimCLR(spec, settings)
@@ -172,12 +192,7 @@ def simclr(
     weights = {k: v.detach().cpu().contiguous() for k, v in module.backbone.state_dict().items()}
     name = getattr(spec.backbone, "backbone", None)
     name = name if isinstance(name, str) else None
-    encoder = Encoder(name, data.shape, spec.mean.cpu(), spec.std.cpu(), weights, about)
-    if folder and done:
-        encoder.save(done)
-        for path in (*folder.glob("checkpoint-*"), *(folder / "stages").glob("*")):
-            path.unlink()  # the way is not needed any more
-    return encoder
+    return Encoder(name, data.shape, spec.mean.cpu(), spec.std.cpu(), weights, about)
 
 
 def _last(history: list[Record], key: str) -> Record:
