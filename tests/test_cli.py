@@ -372,6 +372,17 @@ def test_a_log_shows_how_far_a_fit_and_an_audit_are(table, tmp_path):
     assert [line for line in audited if line.startswith("fold 2 of 2: main 2/20  loss ")]
 
 
+def test_a_log_shows_what_a_choice_tries(table, tmp_path):
+    """One line for each training of the race; none of them in the fit's own records."""
+    words = ["fit", table / "train.csv", "--method", "auto", "--epochs", "3", "--val", "0.2"]
+    lines = ytilde(*words, *FAST[2:6], "--out", tmp_path / "r").stdout.splitlines()
+    tried = [line.split() for line in lines if line.startswith("trying ")]
+    answers = json.loads((tmp_path / "r" / "methods.json").read_text())
+    assert [t[1:3] for t in tried] == [[c["method"], f"{n}/{n}"] for c, n, _ in answers]
+    records = (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(record)["epoch"] for record in records] == [1, 2, 3]
+
+
 def test_an_export_shows_no_warnings_of_torch(table, tmp_path):
     pytest.importorskip("onnxscript")
     ytilde("fit", table / "train.csv", *FAST, "--out", tmp_path / "r")
