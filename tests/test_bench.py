@@ -6,22 +6,27 @@ import math
 import multiprocessing
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from scipy import stats as scipy_stats
 from typer.testing import CliRunner
 
-from ytilde import bench, bench_cli, bench_report, bench_tables
+from ytilde import bench, bench_cli, bench_figures, bench_report, bench_tables, stats
 from ytilde.bench import Job, Place
 from ytilde.data import BadInput
+from ytilde.engine import Diverged
 
 ROOT = Path(__file__).parents[1]
 
@@ -224,6 +229,41 @@ def test_runs_what_is_missing_once_and_goes_on_after_a_failure(tmp_path, place):
     assert figures_of([fresh]) == figures_of(first[:1])
 
 
+def test_a_failed_run_goes_on_from_its_checkpoint_unless_it_would_fail_again(
+    table, place, monkeypatch
+):
+    fit, said = bench.fit_method, []
+    monkeypatch.setattr(  # a checkpoint after every epoch
+        bench, "fit_method", lambda *a, **k: fit(*a, **k | {"checkpoint_every": 0})
+    )
+    job = Job(bench.cells(table)[0], "tiny", 0)
+
+    def run(error=None):
+        said.clear()
+
+        def say(kind, _, value):
+            said.append(value["epoch"] if kind == "epoch" else value["status"])
+            if error is not None and said == [1, 2]:
+                raise error
+
+        bench.run_job(job, place, say)
+        return list(said)
+
+    assert run(Diverged("no number")) == [1, 2, "failed"]
+    assert not any(place.work.iterdir())
+    assert run(MemoryError("late")) == [1, 2, "failed"]
+    assert run() == [2, 3, "done"]  # epoch 2 was not saved when it was told of
+    assert not any(place.work.iterdir())
+    fresh = bench.run_cell(job, place)
+    assert figures_of(lines_of(place)[-1:]) == figures_of([fresh])
+
+
+def test_a_line_tells_of_compiled_networks(place):
+    assert "compile" not in bench.circumstances(place)
+    compiled = bench.circumstances(Place(compile=True, commit="abc"))
+    assert compiled == bench.circumstances(place) | {"compile": True}
+
+
 def test_noisy_test_and_pixel_metrics_are_measured(place):
     chosen = bench.choose(
         bench.cells(bench.load_table("softmax_temperature_t1")), ["Homoscedastic"], ["MNIST"]
@@ -285,19 +325,76 @@ def test_all_tables_are_one_sweep_and_share_a_run(tmp_path, monkeypatch):
 def test_killed_workers_change_nothing(table, place, tmp_path):
     calm = bench.run(table, only=["CE"], scale="tiny", seeds=3, place=place)
     moves = random.Random(0)
-    kills = []
+    kills = Counter()
 
     def kill(kind, job, value):
-        if kind == "epoch" and value["epoch"] == 2 and len(kills) < 2:
-            worker = moves.choice(multiprocessing.active_children())
+        workers = multiprocessing.active_children()
+        if kind == "epoch" and value["epoch"] == 2 and kills["in a run"] < 2:
+            workers = [moves.choice(workers)]
+            kills["in a run"] += 1
+        elif kind == "done" and not kills["between two runs"]:
+            kills["between two runs"] += 1  # of the worker that said it, in a run of the other one
+        else:
+            return
+        for worker in workers:
             os.kill(worker.pid, signal.SIGKILL)
-            kills.append(worker.pid)
+            worker.join()
 
     stormy = Place(tmp_path / "stormy", tmp_path / "work", commit="abc")
     after = bench.run(table, only=["CE"], scale="tiny", seeds=3, workers=2, place=stormy, say=kill)
-    assert len(kills) == 2
+    assert kills == {"in a run": 2, "between two runs": 1}
     assert len((stormy.results / "two.jsonl").read_text().splitlines()) == 6
     assert figures_of(after) == figures_of(calm)
+
+
+def test_a_worker_killed_between_two_runs_costs_no_run_a_life(table, place, monkeypatch):
+    monkeypatch.setattr(bench, "LIVES", 1)
+    told = []
+
+    def kill(kind, job, value):
+        if kind == "done":
+            told.append(value["status"])
+            for worker in multiprocessing.active_children():
+                os.kill(worker.pid, signal.SIGKILL)
+                worker.join()
+
+    place.results.mkdir()
+    jobs = [Job(bench.cells(table)[0], "tiny", seed) for seed in range(3)]
+    bench.run_processes(jobs, place, kill, workers=1)
+    assert told == ["done"] * 3 and set(bench.done(place.results)) == {job.hash for job in jobs}
+
+
+@pytest.mark.parametrize(
+    ("device", "cluster", "share"),
+    [("auto", {"CPU": 8.0, "GPU": 2.0}, 0.25), ("auto", {"CPU": 8.0}, 0), ("cpu", {"GPU": 1.0}, 0)],
+)
+def test_ray_tasks_get_whole_paths_and_a_share_of_the_clusters_gpus(
+    table, monkeypatch, tmp_path, device, cluster, share
+):
+    asked, places = [], []
+
+    def remote(**options):
+        asked.append(options)
+        return lambda task: SimpleNamespace(remote=task)
+
+    fake = SimpleNamespace(
+        is_initialized=lambda: True, cluster_resources=lambda: cluster, remote=remote,
+        wait=lambda references: (references[:1], references[1:]), get=lambda reference: reference,
+    )  # fmt: skip
+
+    def run_job(job, place, say):
+        places.append(place)
+        say("done", job, job.hash)
+
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr(bench, "run_job", run_job)
+    monkeypatch.chdir(tmp_path)
+    place = Place(Path("results"), Path("work"), Path("data"), device)
+    job, told = Job(bench.cells(table)[0], "tiny", 0), []
+    bench.run_ray([job], place, lambda *said: told.append(said), workers=4)
+    assert told == [("done", job, job.hash)] and asked[0]["num_gpus"] == share
+    folders = (places[0].results, places[0].work, places[0].data_root)
+    assert folders == (tmp_path / "results", tmp_path / "work", tmp_path / "data")
 
 
 SWEEP = """
@@ -432,9 +529,9 @@ def test_tune_goes_by_noisy_validation_and_the_other_seeds_follow(table, place):
 # ---- reports ------------------------------------------------------------------------------------
 
 
-def made(table, row, column, scale, values):
+def made(table, row, column, scale, values, fields=None, val=None):
     """Lines of runs that never took place."""
-    cell = bench.choose(bench.cells(table), [row], [column])[0]
+    cell = bench.choose(bench.cells(table), [row], [column])[0].with_fields(fields or {})
     lines = []
     for seed, value in enumerate(values):
         job = Job(cell, scale, seed)
@@ -443,6 +540,7 @@ def made(table, row, column, scale, values):
             {"hash": job.hash, "status": "done", "experiment": bench.experiment(job.inputs)}
             | {"seed": seed, "scale": scale, "noise_rate": 0.36, "seconds": 7, "device": "cpu"}
             | {"commit": "abc", "last": figures, "mean_of_last_ten": figures}
+            | ({} if val is None else {"val_last": {"val_accuracy": val, "val_nll": 1 - val}})
         )
     return lines
 
@@ -467,11 +565,156 @@ def test_report_compares_and_hides_nothing(table):
     assert "| CE | 71.00 ± 1.00 (3)<br>70.67 ± 1.30 +0.33 ≈ | 98.00 (1) r<br>99.27 ± 0.07" in text
     assert "| LN | **97.00 ± 1.00 (3)**<br>97.21 ± 0.38 -0.21 ≈ | –<br>99.38 |" in text
     assert "| CE, MNIST sym 40% | full | 3 | 71.00 | – | 71.00 |" in text
-    assert "bench run two --scale full" in text
     latex = bench_report.latex([report])
     assert r"\textbf{97.00 $\pm$ 1.00 (3)}" in latex and r"sym 40\%" in latex
+    assert r"(70.67 $\pm$ 1.30) +0.33 $\approx$" in latex
     shown = terminal(report)
     assert "3 of 4 cells measured, 1 empty" in shown and "99.38" in shown
+
+
+THREE = TOML.replace("tau = [0.1, 1.0]", "tau = [0.1, 1.0, 5.0]")  # values of tau
+_ROW = '[[rows]]\nname = "{}"\nmethod = "{}"\n[rows.paper]\n"MNIST" = ["1", "2"]\n\n'
+_MORE = _ROW.format("GCE", "gce") + _ROW.format("MAE", "mae")
+FOUR = TOML.replace('[[rows]]\nname = "LN"', _MORE + '[[rows]]\nname = "LN"')  # rows
+
+
+def measured_everywhere(table):
+    """Full, reduced and tuned cells, full ones with reduced runs beside them; and all hashes."""
+    lines = made(table, "CE", "sym 40%", "full", [70.0, 72.0, 71.0])
+    lines += made(table, "CE", "sym 40%", "reduced", [1.0])
+    lines += made(table, "CE", "0%", "reduced", [98.0, 97.0])
+    for tau, val, values in ((0.1, 0.2, [90.0]), (1.0, 0.5, [95.0, 96.0])):
+        lines += made(table, "LN", "sym 40%", "full", values, {"tau": tau}, val)
+    return lines + made(table, "LN", "0%", "full", [99.0, 98.0, 97.0])
+
+
+def test_the_printed_commands_make_the_measured_runs_again(tmp_path, monkeypatch):
+    table = written(tmp_path, THREE)
+    lines = measured_everywhere(table)
+    page = bench_report.markdown([bench.report(table, lines)])
+    commands = page.partition("```bash\n")[2].partition("```")[0].splitlines()
+    assert len(commands) <= 6
+    known = {line["hash"]: line for line in lines}
+    planned: dict[str, list[str]] = {"run": [], "tune": []}
+
+    def sweep(jobs, **options):
+        planned[words[4]] += [job.hash for job in jobs]
+        return [known[job.hash] for job in jobs]
+
+    for module in (bench, bench_cli):
+        monkeypatch.setattr(module, "sweep", sweep)
+        monkeypatch.setattr(module, "load_table", lambda name: table)
+    (tmp_path / "two.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for command in commands:
+        words = shlex.split(command)
+        assert words[:4] == ["python", "-m", "ytilde", "bench"] and words[5] == "two"
+        told = CliRunner().invoke(bench_cli.bench_app, [*words[4:], "--results", str(tmp_path)])
+        assert told.exit_code == 0, (command, told.output, told.exception)
+    tried = made(table, "LN", "sym 40%", "full", [90.0], {"tau": 0.1})
+    best = made(table, "LN", "sym 40%", "full", [95.0], {"tau": 1.0})
+    assert planned["tune"] == [tried[0]["hash"], best[0]["hash"]]
+    assert sorted(planned["run"]) == sorted(set(known) - {tried[0]["hash"]})
+
+
+def test_commands_name_no_more_than_they_must(table):
+    lines = [
+        line
+        for row in ("CE", "LN")
+        for column in ("sym 40%", "0%")
+        for line in made(table, row, column, "full", [9.0, 8.0])
+    ]
+    again = "python -m ytilde bench run two {}--scale full{} --seeds 2"
+    assert bench_report.commands(bench.report(table, lines)) == [again.format("", "")]
+    of_ce = bench_report.commands(bench.report(table, lines[:4]))
+    assert of_ce == [again.format("--only CE ", "")]
+    compiled = [line | {"compile": True} for line in lines]
+    assert bench_report.commands(bench.report(table, compiled)) == [again.format("", " --compile")]
+
+
+def test_a_grid_is_narrowed_to_its_own_values(table):
+    cell = bench.choose(bench.cells(table), ["LN"], ["0%"])[0]
+    assert bench.narrowed(cell, {"tau": [1]}).grid == {"tau": [1.0]}
+    narrow = [Job(point, "full", 0).hash for point in bench.narrowed(cell, {"tau": [1]}).points()]
+    assert narrow == [Job(cell.with_fields({"tau": 1.0}), "full", 0).hash]
+    for wrong in ({"tau": [3.0]}, {"lam": [1.0]}):
+        with pytest.raises(BadInput, match=r"has no (?:tau|lam) = "):
+            bench.narrowed(cell, wrong)
+    words = ["tune", "digits_temperature", "--grid", "tau"]
+    assert "FIELD=VALUE" in str(CliRunner().invoke(bench_cli.bench_app, words).exception)
+
+
+def test_p_values_are_corrected_for_the_rows_of_a_column(tmp_path):
+    rows = ("CE", "GCE", "MAE")
+    table = written(tmp_path, FOUR)
+    values = {"CE": [70.0, 72.0, 71.0], "GCE": [75.0, 79.0, 77.0], "MAE": [73.0, 76.0, 78.5]}
+    best = [79.0, 78.0, 80.0]
+    lines = [line for r in rows for line in made(table, r, "0%", "full", values[r])]
+    report = bench.report(table, lines + made(table, "LN", "0%", "full", best))
+    raw = [scipy_stats.ttest_ind(best, values[r], equal_var=False).pvalue for r in rows]
+    order = sorted(range(3), key=lambda k: raw[k])
+    expected, largest = {}, 0.0
+    for place, k in enumerate(order):
+        largest = max(largest, min(1.0, (3 - place) * raw[k]))
+        expected[rows[k]] = largest
+    found = {r: report.p_value("MNIST", "0%", r, 0) for r in rows}
+    assert found == pytest.approx(expected) and report.p_value("MNIST", "0%", "LN", 0) is None
+    assert "p against the best (Holm)" in bench_report.markdown([report])
+    assert "p against the best (Holm)" in bench_report.html([report])
+
+
+def test_why_cells_are_empty_is_on_every_page(tmp_path, place):
+    text = TOML.replace('{ name = "0%" }', '{ name = "0%", unserved = "a secret" }')
+    table = written(tmp_path, text)
+    lines = [bench.failure(Job(bench.cells(table)[0], "full", 0), place, "it broke")]
+    lines += made(table, "LN", "sym 40%", "full", [96.0])
+    report = bench.report(table, lines)
+    told = ["failed: it broke: CE in MNIST/sym 40%", "a secret: all rows in MNIST/0%"]
+    assert bench_report.reasons(report, table.groups) == told
+    page = bench_report.markdown([report])
+    assert all(f"\n- {each}\n" in page for each in told)
+    latex = bench_report.latex([report])
+    assert r"Empty: failed: it broke: CE in MNIST/sym 40\%." in latex and "a secret" in latex
+    assert "Empty:" not in bench_report.markdown([bench.report(written(tmp_path, TOML), [])])
+
+
+def test_figures_of_ranks_and_of_a_tuned_number(tmp_path):
+    table = written(tmp_path, THREE)
+    lines = made(table, "CE", "sym 40%", "full", [70.0, 72.0])
+    runs = {0.1: [90.0, 91.0], 1.0: [95.0, 96.0, 97.0], 5.0: [80.0]}
+    for tau, values in runs.items():
+        lines += made(table, "LN", "sym 40%", "full", values, {"tau": tau}, val=min(values) / 100)
+    report = bench.report(table, lines)
+    assert bench_figures.draw_ranks(report) is None  # two rows
+    axes = bench_figures.draw_curves(report, "tau").axes
+    curve = next(line for line in axes[0].lines if line.get_label() == "LN")
+    assert curve.get_xydata().tolist() == [[0.1, 90.5], [1.0, 96.0], [5.0, 80.0]]
+    bars = axes[0].collections[1].get_segments()
+    assert [bar[:, 1].tolist() for bar in bars[:2]] == [
+        list(stats.bootstrap_interval(runs[tau])) for tau in (0.1, 1.0)
+    ]
+    assert [line.get_ydata()[0] for line in axes[0].lines if line.get_label() == "CE (2)"] == [71.0]
+    paths = bench_figures.write(report, tmp_path / "figures")
+    assert [path.name for path in paths] == ["two_tau.png"]
+    assert Image.open(paths[0]).width > 500
+    two_values = [line for line in lines if line["hash"] != lines[-1]["hash"]]
+    assert bench_figures.write(bench.report(table, two_values), tmp_path) == []
+
+
+def test_ranks_are_of_rows_measured_alike_in_every_column(tmp_path):
+    table = written(tmp_path, FOUR)
+    means = {"CE": (71.0, 60.0), "GCE": (77.0, 80.0), "LN": (79.0, 70.0)}
+    lines = made(table, "MAE", "0%", "full", [50.0]) + made(
+        table, "MAE", "sym 40%", "reduced", [9.0]
+    )
+    for row, values in means.items():
+        for column, value in zip(("sym 40%", "0%"), values, strict=True):
+            lines += made(table, row, column, "full", [value])
+    shown = bench_figures.draw_ranks(bench.report(table, lines))
+    words = {text.get_text().strip() for text in shown.axes[0].texts}
+    assert {"CE (3.00)", "GCE (1.50)", "LN (1.50)"} <= words
+    assert not any(word.startswith("MAE") for word in words)
+    assert "2 columns, full" in " ".join(shown.axes[0].get_title().split())
+    assert bench_figures.draw_ranks(bench.report(table, lines[2:-1])) is None  # LN in one column
 
 
 def terminal(report):
@@ -525,7 +768,7 @@ def test_html_escapes(tmp_path):
 def test_failures_show_in_the_report(table, place):
     job = Job(bench.cells(table)[0], "full", 0)
     report = bench.report(table, [bench.failure(job, place, "it broke")])
-    assert report.entries["MNIST", "sym 40%", "CE"].note == "it broke"
+    assert report.entries["MNIST", "sym 40%", "CE"].note == "failed: it broke"
 
 
 def test_the_page_of_results_is_fresh():
@@ -548,6 +791,24 @@ def test_names_in_lists_are_whole_in_narrow_terminals(width, tmp_path, monkeypat
     assert "│ Het-τ* (theirs) │ PASCAL VOC │ validation │ het_tau │" in shown
 
 
+def test_the_list_counts_what_the_report_shows(tmp_path, monkeypatch, place):
+    table = written(tmp_path, THREE)
+    lines = measured_everywhere(table)
+    lines.append(bench.failure(Job(bench.cells(table)[1], "full", 0), place, "it broke"))
+    (tmp_path / "two.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for module in (bench, bench_cli):
+        monkeypatch.setattr(module, "load_table", lambda name: table)
+    monkeypatch.setattr(bench_cli, "list_tables", lambda: ["two"])
+    monkeypatch.setattr(bench_cli, "out", Console(highlight=False, width=120))
+    words = ["list", "two", "--results", str(tmp_path)]
+    shown = " ".join(CliRunner().invoke(bench_cli.bench_app, words).output.split())
+    assert "│ CE │ MNIST │ sym 40% │ ce │ 3 │ done │" in shown
+    assert "│ CE │ MNIST │ 0% │ ce │ 0 │ failed: it broke │" in shown
+    assert "│ LN │ MNIST │ sym 40% │ ln │ 2 │ done, tuned │" in shown
+    tables = CliRunner().invoke(bench_cli.bench_app, ["list", "--results", str(tmp_path)]).output
+    assert "│ two │ A table of two │ 4 │ 4 │ 3 │" in " ".join(tables.split())
+
+
 def test_commands(tmp_path):
     runner = CliRunner()
     listed = runner.invoke(bench_cli.bench_app, ["list"])
@@ -557,6 +818,8 @@ def test_commands(tmp_path):
     target = tmp_path / "t.html"
     told = runner.invoke(bench_cli.bench_app, ["report", "dtm_t4", "--html", str(target)])
     assert told.exit_code == 0 and "94.82" in target.read_text()
+    words = ["report", "dtm_t4", "--results", str(tmp_path), "--figures", str(tmp_path)]
+    assert "nothing to draw" in runner.invoke(bench_cli.bench_app, words).output
     for words in (["run"], ["run", "dtm_t4", "--all"], ["run", "dtm_t5"]):
         assert isinstance(runner.invoke(bench_cli.bench_app, words).exception, BadInput)
     wrong = runner.invoke(bench_cli.bench_app, ["run", "dtm_t4", "--scale", "huge"])

@@ -104,7 +104,7 @@ def test_diagram_joins_what_does_not_differ():
     rng = np.random.default_rng(0)
     scores = np.array([0.9, 0.89, 0.5]) + 0.02 * rng.normal(size=(12, 3))
     figure = stats.plot_critical_difference(["a", "b <c>", "d"], scores)
-    text = [t.get_text() for t in figure.axes[0].texts]
+    text = [t.get_text().strip() for t in figure.axes[0].texts]
     assert any(t.startswith("b <c> (") for t in text)
     bars = [line for line in figure.axes[0].lines if line.get_linewidth() == 3]
     assert len(bars) == 1
@@ -113,6 +113,15 @@ def test_diagram_joins_what_does_not_differ():
     assert low <= ranks[0] and ranks[1] <= high < ranks[2]
     with pytest.raises(BadInput, match="2 names"):
         stats.plot_critical_difference(["a", "b"], scores)
+
+
+def test_a_diagram_of_many_methods_can_be_read():
+    scores = np.random.default_rng(0).normal(size=(2, 36))
+    axes = stats.plot_critical_difference([f"m{k}" for k in range(36)], scores).axes[0]
+    distance = next(line for line in axes.lines if line.get_linewidth() == 2).get_xdata()
+    assert distance[1] - distance[0] == pytest.approx(stats.critical_difference(36, 2))
+    assert distance[1] < axes.get_xlim()[1]  # whole, though longer than the axis of ranks
+    assert sum(t.get_text().isdigit() for t in axes.texts) <= 12
 
 
 def test_groups_are_maximal():

@@ -16,8 +16,8 @@ import signal
 import subprocess
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection, wait
@@ -43,7 +43,7 @@ from .bench_tables import (
     load_table,
 )
 from .data import BadInput, Batch, Data, unknown
-from .engine import Recipe, Record, Trainer, choose_device
+from .engine import Diverged, Recipe, Record, Trainer, choose_device
 from .method import create, fit_method
 from .transition import class_floor, relative_l1, row_error
 
@@ -244,7 +244,6 @@ def run_cell(
             history = [*history, measure(trainer, tests)]
         most = 64 if made_of["stand_in"] else 4000
         errors = transition_errors(trainer, data, made, most)
-    device = choose_device(place.device)
     return {
         "hash": job.hash,
         "status": "done",
@@ -260,7 +259,16 @@ def run_cell(
         **protocols(history),
         **errors,
         "seconds": round(time.perf_counter() - began, 2),
+        **circumstances(place),
+    }
+
+
+def circumstances(place: Place) -> dict[str, Any]:
+    """What a run's inputs do not decide; `compile` is told where it was on: it rounds otherwise."""
+    device = choose_device(place.device)
+    return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        **({"compile": True} if place.compile else {}),
         "versions": versions(),
         "commit": place.commit,
     }
@@ -360,13 +368,16 @@ def run_job(job: Job, place: Place, say: Say) -> None:
         if job.hash in done(place.results):
             say("done", job, done(place.results)[job.hash])
             return
+        over = True
         try:
             line = run_cell(job, place, lambda record: say("epoch", job, record))
         except Exception as error:
             reason = next(iter(str(error).splitlines()), "")
             line = failure(job, place, f"{type(error).__name__}: {reason}")
+            over = isinstance(error, BadInput | Diverged)  # would end so again
         append(place.results / f"{job.cell.table}.jsonl", line)
-        shutil.rmtree(folder, ignore_errors=True)
+        if over:  # else the next try goes on from the last checkpoint
+            shutil.rmtree(folder, ignore_errors=True)
     folder.with_suffix(".lock").unlink(missing_ok=True)
     say("done", job, line)
 
@@ -393,19 +404,29 @@ def run_processes(jobs: Sequence[Job], place: Place, say: Say, workers: int) -> 
     waiting, deaths = deque(jobs), Counter[str]()
     busy: dict[Any, tuple[Any, Job]] = {}  # our end of the pipe -> process, its job
 
-    def start(ours: Any = None, process: Any = None) -> None:
-        if not waiting:
-            if ours is not None:
-                ours.close()  # the worker ends
-            return
-        if ours is None:
+    def start() -> None:
+        """A new worker with the next job."""
+        if waiting:
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, place))
             process.start()
             theirs.close()
-        job = waiting.popleft()
-        busy[ours] = (process, job)
-        ours.send(job)
+            busy[ours] = (process, waiting.popleft())
+            with suppress(OSError):  # it is dead already: recv will tell
+                ours.send(busy[ours][1])
+
+    def go_on(ours: Any, process: Any) -> None:
+        """The next job for a worker that is done with one, or its end."""
+        if waiting:
+            try:
+                ours.send(waiting[0])
+            except OSError:  # killed between two runs: the job has lost nothing
+                process.join()
+                start()
+            else:
+                busy[ours] = (process, waiting.popleft())
+                return
+        ours.close()  # the worker ends
 
     try:
         for _ in range(min(workers, len(jobs))):
@@ -430,7 +451,7 @@ def run_processes(jobs: Sequence[Job], place: Place, say: Say, workers: int) -> 
                 say(kind, job, value)
                 if kind == "done":
                     del busy[ours]
-                    start(ours, process)
+                    go_on(ours, process)
     finally:
         for process, _ in busy.values():
             process.terminate()
@@ -463,8 +484,14 @@ def run_ray(jobs: Sequence[Job], place: Place, say: Say, workers: int) -> None:
         raise BadInput("--ray needs Ray: pip install 'ytilde[ray]'") from None
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
-    gpu = 1 / workers if choose_device(place.device).type == "cuda" else 0
-    place = dataclasses.replace(place, results=place.results.absolute(), work=place.work.absolute())
+    # the nodes decide, not this one, which may be the only one without a GPU
+    gpu = 1 / workers if place.device != "cpu" and ray.cluster_resources().get("GPU") else 0
+    place = dataclasses.replace(
+        place,
+        results=place.results.absolute(),
+        work=place.work.absolute(),
+        data_root=datasets.home(place.data_root).absolute(),
+    )
 
     @ray.remote(num_cpus=1, num_gpus=gpu, max_retries=LIVES)
     def task(job: Job) -> Line:
@@ -553,26 +580,41 @@ def tune(
     workers: int = 1,
     ray: bool = False,
     trials: int | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
     place: Place | None = None,
     say: Say = lambda kind, job, value: None,
 ) -> dict[str, dict[str, Any]]:
     """Search the papers' grids by noisy validation, one seed; the best fields of each cell.
 
-    trials: so many points of the grid, proposed by Optuna, instead of all. The runs are ordinary
-    ones of seed 0: `run --tuned` reads the winner off them and adds the other seeds.
+    grid: only these values of these fields. trials: so many points, proposed by Optuna, instead of
+    all. The runs are ordinary ones of seed 0: `run --tuned` reads the winner off them and adds the
+    other seeds.
     """
     place = place or Place(default_results(scale))
     table = _table(table)
     ready = [c for c in choose(cells(table), only, columns) if c.reason is None and c.grid]
+    asked = [narrowed(cell, grid or {}) for cell in ready]
     options: dict[str, Any] = {"workers": workers, "ray": ray, "place": place, "say": say}
     if trials is None:
-        sweep([Job(point, scale, 0) for cell in ready for point in cell.points()], **options)
+        sweep([Job(point, scale, 0) for cell in asked for point in cell.points()], **options)
     else:
-        for cell in ready:
+        for cell in asked:
             _search(table, cell, scale, trials, options)
     lines = list(done(place.results).values())
     best = {cell.key: best_point(table, cell, scale, lines) for cell in ready}
     return {key: cell.fields for key, cell in best.items() if cell is not None}
+
+
+def narrowed(cell: Cell, grid: Mapping[str, Sequence[Any]]) -> Cell:
+    """The cell with only these values of its grid."""
+    for name, values in grid.items():
+        known = cell.grid.get(name, [])
+        for value in values:
+            if value not in known:
+                raise BadInput(f"the grid of {cell.key} has no {name} = {value}; it is {cell.grid}")
+    # the grid's own values: 2 and 2.0 are equal, but not in a hash
+    kept = {name: [v for v in cell.grid[name] if v in values] for name, values in grid.items()}
+    return dataclasses.replace(cell, grid=cell.grid | kept)
 
 
 def _search(table: Table, cell: Cell, scale: str, trials: int, options: dict[str, Any]) -> None:
@@ -671,19 +713,25 @@ def report(
 ) -> bench_report.Report:
     """What was measured of a table, cell by cell; without a scale: full runs, else reduced ones."""
     table = _table(table)
-    finished = [line for line in lines if line["status"] == "done"]
+    # two tables may hold the same run
+    finished = list({line["hash"]: line for line in lines if line["status"] == "done"}.values())
     errors = {line["experiment"]: line["error"] for line in lines if line["status"] == "failed"}
     by_experiment: dict[str, list[Line]] = {}
     for line in finished:
         by_experiment.setdefault(line["experiment"], []).append(line)
     entries = {}
     for cell in cells(table):
-        note, runs, used = cell.reason, [], None
+        note, runs, used, points = cell.reason, [], None, []
         # what cannot be measured stays empty, even where another column has the same inputs
         for used in [] if cell.reason else [scale] if scale else ["full", "reduced"]:
             name = experiment(inputs(cell, used, 0))
             runs, tuned = by_experiment.get(name, []), False
-            note = errors.get(name, note)
+            note = f"failed: {errors[name]}" if name in errors else note
+            points = [
+                ({field: point.fields[field] for field in cell.grid}, tuple(tried))
+                for point in cell.points()
+                if cell.grid and (tried := by_experiment.get(experiment(inputs(point, used, 0))))
+            ]
             if best := best_point(table, cell, used, finished):
                 of_best = by_experiment[experiment(inputs(best, used, 0))]
                 if len(of_best) > len(runs):  # more seeds than the paper's own fields got
@@ -692,7 +740,7 @@ def report(
                 note = "tuned" if tuned else None
                 break
         entries[cell.group, cell.column, cell.row] = bench_report.entry(
-            table, cell, runs, used if runs else None, note
+            table, cell, runs, used if runs else None, note, points
         )
     beside = None if scale else report(table, lines, "reduced")
     return bench_report.Report(table, entries, beside)

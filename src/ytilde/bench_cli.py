@@ -16,9 +16,9 @@ from rich.live import Live
 from rich.measure import Measurement
 from rich.table import Table as Grid
 
-from . import bench_report
+from . import bench_figures, bench_report
 from .bench import Job, Place, default_results, done, load_results, plan, report, sweep, tune
-from .bench_tables import SCALES, cells, choose, experiment, inputs, list_tables, load_table
+from .bench_tables import SCALES, cells, choose, list_tables, load_table
 from .data import BadInput, unknown
 from .engine import Record
 
@@ -54,24 +54,23 @@ def list_command(table: TableName = None, results: Results = None, scale: Scale 
     folder = results or default_results(scale)
     if not folder.is_dir():
         out.print(f"no results: there is no folder {folder.absolute()}", soft_wrap=True)
-    lines = list(done(folder).values())
-    have = Counter(line["experiment"] for line in lines)
+    lines = load_results(folder)
     rows: list[tuple[str, ...]] = []
     if table is None:
         for name in list_tables():
-            found = cells(load_table(name))
+            found, entries = cells(load_table(name)), report(name, lines, scale).entries
             ready = sum(cell.reason is None for cell in found)
-            with_results = sum(
-                have[experiment(inputs(cell, scale, 0))] > 0 for cell in found if not cell.reason
-            )
+            with_results = sum(bool(entry.runs) for entry in entries.values())
             title = load_table(name).title
             rows.append((name, title, str(len(found)), str(ready), str(with_results)))
         _print_grid(("table", "title", "cells", "can be run", "with results"), rows, names=1)
         return
+    entries = report(table, lines, scale).entries
     for cell in cells(load_table(table)):
-        runs = have[experiment(inputs(cell, scale, 0))]
-        state = cell.reason or ("done" if runs else "ready")
-        rows.append((cell.row, cell.group, cell.column, cell.method, str(runs), state))
+        entry = entries[cell.group, cell.column, cell.row]
+        state = ", ".join(["done", *([entry.note] if entry.note else [])])
+        state = state if entry.runs else entry.note or "ready"
+        rows.append((cell.row, cell.group, cell.column, cell.method, str(len(entry.runs)), state))
     _print_grid(("row", "group", "column", "method", "runs", "state"), rows, names=4)
 
 
@@ -141,6 +140,9 @@ def tune_command(
     trials: Annotated[
         int | None, typer.Option(help="so many points by Optuna; default: the whole grid")
     ] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="FIELD=VALUE,VALUE: only these of the grid; repeatable")
+    ] = None,
     results: Results = None,
     data_root: DataRoot = None,
     device: Device = "auto",
@@ -154,10 +156,27 @@ def tune_command(
         with Progress(name) as progress:
             best = tune(
                 name, only=only or (), columns=columns or (), scale=scale, workers=workers,
-                ray=ray, trials=trials, place=place, say=progress.say,
+                ray=ray, trials=trials, grid=_grid(grid or []), place=place, say=progress.say,
             )  # fmt: skip
         for key, fields in best.items():
             out.print(f"{name}: {key}: {json.dumps(fields)}")
+
+
+def _grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    found = {}
+    for text in texts:
+        name, is_one, values = text.partition("=")
+        if not (name and is_one and values):
+            raise BadInput(f"--grid {text!r}: write it as FIELD=VALUE,VALUE")
+        found[name] = [_value(value) for value in values.split(",")]
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 @bench_app.command("report")
@@ -169,6 +188,9 @@ def report_command(
     markdown: Annotated[Path | None, typer.Option(help="file to write")] = None,
     html: Annotated[Path | None, typer.Option(help="file to write")] = None,
     latex: Annotated[Path | None, typer.Option(help="file to write")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="folder for pictures of ranks and of tuned numbers")
+    ] = None,
 ) -> None:
     """Ours beside the paper's, every cell shown; on the screen, or as Markdown, HTML or LaTeX."""
     lines = load_results(results or default_results(scale or "full"))
@@ -183,7 +205,13 @@ def report_command(
             bench_report.write(path, render(reports))
             out.print(f"written: {path}")
             written = True
-    if not written:
+    if figures is not None:
+        drawn = [path for each in reports for path in bench_figures.write(each, figures)]
+        for path in drawn:
+            out.print(f"written: {path}", soft_wrap=True)
+        if not drawn:
+            out.print(f"nothing to draw: {bench_figures.NEEDED}")
+    elif not written:
         for each in reports:
             bench_report.show(each, out)
 

@@ -5,8 +5,10 @@ An empty cell is shown as empty, a reduced run is marked, and every figure carri
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from . import stats
-from .bench_tables import METRICS, PROTOCOLS, Cell, Figure, Group, Table
+from .bench_tables import METRICS, PROTOCOLS, Cell, Figure, Group, Table, cells, choose
 from .checkpoint import write_text
 
 COMMAND = "python -m ytilde bench report --all --markdown docs/results.md"
@@ -29,6 +31,9 @@ NAMES = {
     "noisy_ll": "noisy log-likelihood",
     "miou": "mIoU",
 }
+
+
+Point = tuple[dict[str, Any], tuple[dict[str, Any], ...]]  # fields of a grid, lines of their runs
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,11 @@ class Entry:
     note: str | None  # why it is empty, or that its fields were tuned
     others: tuple[dict[str, float], ...]  # by metric: our mean by the other protocols
     runs: tuple[dict[str, Any], ...]  # the lines of the results files
+    points: tuple[Point, ...] = ()  # of its grid, those that were run
+
+    @property
+    def tuned(self) -> bool:
+        return bool(self.runs) and self.note == "tuned"
 
 
 @dataclass(frozen=True)
@@ -89,21 +99,25 @@ class Report:
         return marked
 
     def p_value(self, group: str, column: str, row: str, k: int) -> float | None:
-        """Of the test against the best row of the column at the same scale."""
+        """Of the test against the best row of the column at the same scale.
+
+        By Holm's method over the rows that are so tested; None: there is no test.
+        """
         own = self.entries[group, column, row]
+        if own.scale is None:
+            return None
         rivals = {
             name.name: self.entries[group, column, name.name].measured[k].values
             for name in self.table.rows
             if self.entries[group, column, name.name].scale == own.scale
         }
-        if own.scale is None or len(rivals) < 2:
-            return None
         best = max(rivals, key=lambda name: float(np.mean(list(rivals[name].values()))))
-        a, b = _series(rivals[best], rivals[row], self.table.test)
-        if best == row or min(len(a), len(b)) < 2:
-            return None
-        test = stats.paired_t if self.table.test == "paired" else stats.welch_t
-        return test(a, b).p
+        raw = [
+            math.nan if name == best else _p(rivals[best], values, self.table.test)
+            for name, values in rivals.items()
+        ]
+        p = float(stats.holm(raw)[list(rivals).index(row)])
+        return None if math.isnan(p) else p
 
 
 def _best(series: dict[str, dict[int, float]], test: str) -> set[str]:
@@ -116,15 +130,24 @@ def _best(series: dict[str, dict[int, float]], test: str) -> set[str]:
     return stats.best_marks(runs, test="paired" if test == "paired" else "welch")
 
 
-def _series(a: dict[int, float], b: dict[int, float], test: str) -> tuple[list[float], list[float]]:
+def _p(a: dict[int, float], b: dict[int, float], test: str) -> float:
+    """Of two series of runs by seed; NaN where they are too short for a test."""
     if test == "paired":
-        common = sorted(set(a) & set(b))
-        return [a[seed] for seed in common], [b[seed] for seed in common]
-    return list(a.values()), list(b.values())
+        common = set(a) & set(b)
+        a, b = ({seed: each[seed] for seed in sorted(common)} for each in (a, b))
+    if min(len(a), len(b)) < 2:
+        return math.nan
+    compare = stats.paired_t if test == "paired" else stats.welch_t
+    return compare(list(a.values()), list(b.values())).p
 
 
 def entry(
-    table: Table, cell: Cell, runs: Sequence[dict[str, Any]], scale: str | None, note: str | None
+    table: Table,
+    cell: Cell,
+    runs: Sequence[dict[str, Any]],
+    scale: str | None,
+    note: str | None,
+    points: Sequence[Point] = (),
 ) -> Entry:
     """Collect the runs of a cell; every metric counts so that higher is better."""
     measured, others = [], []
@@ -139,7 +162,7 @@ def entry(
         others.append({n: float(np.mean(list(v.values()))) for n, v in by_protocol.items() if v})
     if runs and not measured[0].values:
         note, runs, scale = f"its runs have no figure by {table.protocol}", [], None
-    return Entry(tuple(measured), scale, note, tuple(others), tuple(runs))
+    return Entry(tuple(measured), scale, note, tuple(others), tuple(runs), tuple(points))
 
 
 def value(run: dict[str, Any], protocol: str, metric: str, percent: bool) -> float:
@@ -163,7 +186,7 @@ def ours(measured: Measured, entry: Entry, percent: bool) -> str:
         return "–"
     sd = "" if math.isnan(measured.sd) else f" ± {number(measured.sd, percent)}"
     mark = {"reduced": " r", "tiny": " t"}.get(entry.scale or "", "")
-    tuned = " tuned" if entry.note == "tuned" else ""
+    tuned = " tuned" if entry.tuned else ""
     return f"{number(measured.mean, percent)}{sd} ({len(measured.values)}){mark}{tuned}"
 
 
@@ -197,7 +220,7 @@ def blocks(report: Report) -> list[dict[str, Any]]:
             if len(group.metrics) > 1 or metric != "accuracy":
                 title += f", {metric_name(metric)}"
             columns = [column.name for column in group.columns]
-            found.append({"title": title, "columns": columns, "rows": rows})
+            found.append({"group": group, "title": title, "columns": columns, "rows": rows})
     return found
 
 
@@ -213,7 +236,6 @@ def _words(report: Report, group: Group, row: str, k: int) -> dict[str, Any]:
                 "paper": paper(measured, percent),
                 "difference": difference(measured, each, percent),
                 "bold": row in report.bold(group.name, column.name, k),
-                "p": report.p_value(group.name, column.name, row, k),
                 "note": each.note if not measured.values else None,
             }
         )
@@ -222,19 +244,28 @@ def _words(report: Report, group: Group, row: str, k: int) -> dict[str, Any]:
 
 def details(report: Report) -> list[dict[str, Any]]:
     """One line for every cell and metric that was measured, with all protocols and the test."""
-    found = []
-    for group in report.table.groups:
+    return [
+        _detail(each, group, column, row, k, metric)
+        for each, group, column, row in _all_measured(report)
+        for k, metric in enumerate(group.metrics)
+    ]
+
+
+def _all_measured(report: Report) -> Iterator[tuple[Report, Group, str, str]]:
+    """Report, group, column and row of all that was measured, reduced runs beside full ones too."""
+    for group, column, row in _places(report.table, report.table.groups):
+        own = report.entries[group.name, column, row]
+        beside = report.beside if own.scale == "full" else None
+        for each in (report, beside):
+            if each and each.entries[group.name, column, row].runs:
+                yield each, group, column, row
+
+
+def _places(table: Table, groups: Sequence[Group]) -> Iterator[tuple[Group, str, str]]:
+    for group in groups:
         for column in group.columns:
-            for row in report.table.rows:
-                own = report.entries[group.name, column.name, row.name]
-                shown = [report] if own.runs else []
-                if report.beside and own.scale == "full":
-                    shown += [report.beside]
-                for each in shown:
-                    for k, metric in enumerate(group.metrics):
-                        if each.entries[group.name, column.name, row.name].runs:
-                            found.append(_detail(each, group, column.name, row.name, k, metric))
-    return found
+            for row in table.rows:
+                yield group, column.name, row.name
 
 
 def _detail(
@@ -255,9 +286,92 @@ def _detail(
         "p": "" if p is None else f"{p:.3g}",
         "rate": f"{100 * float(np.mean(rates)):.1f} %" if rates else "",
         "seconds": f"{np.mean([run['seconds'] for run in each.runs]):.0f}",
-        "device": ", ".join(sorted({run["device"] for run in each.runs})),
+        "device": ", ".join(sorted({_device(run) for run in each.runs})),
         "commit": ", ".join(sorted({str(run["commit"]) for run in each.runs})),
     }
+
+
+def _device(run: dict[str, Any]) -> str:
+    return f"{run['device']}, compiled" if run.get("compile") else run["device"]
+
+
+def reasons(report: Report, groups: Sequence[Group]) -> list[str]:
+    """Why cells of these groups stay empty: "REASON: rows in columns"; not those yet to be run."""
+    empty: dict[str, list[tuple[str, str]]] = {}
+    for group, column, row in _places(report.table, groups):
+        each = report.entries[group.name, column, row]
+        if each.note and not each.runs:
+            empty.setdefault(each.note, []).append((row, f"{group.name}/{column}"))
+    found = []
+    for note, pairs in empty.items():
+        for rows, columns in _rectangles(pairs):
+            who = "all rows" if len(rows) == len(report.table.rows) else ", ".join(rows)
+            whole = len(columns) == sum(len(group.columns) for group in groups)
+            found.append(f"{note}: {who} in {'all columns' if whole else ', '.join(columns)}")
+    return found
+
+
+def commands(report: Report) -> list[str]:
+    """What makes the measured runs again: a line for cells that share scale, seeds and tuning."""
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...] | None, int], list[tuple[str, str]]] = {}
+    of = {(cell.group, cell.column, cell.row): cell for cell in cells(report.table)}
+    for each, group, column, row in _all_measured(report):
+        own = each.entries[group.name, column, row]
+        options: tuple[str, ...] = ("--scale", str(own.scale))
+        options += ("--compile",) if all(run.get("compile") for run in own.runs) else ()
+        seeds = 1 + max(run["seed"] for run in own.runs)
+        tune = _tried(of[group.name, column, row], own) if own.tuned else None
+        alike.setdefault((options, tune, seeds), []).append((row, f"{group.name}/{column}"))
+    lines = []
+    for (options, tune, seeds), pairs in alike.items():
+        for rows, columns in _rectangles(pairs):
+            where = (report.table.name, *_chosen(report.table, rows, columns), *options)
+            if tune is not None:
+                lines.append(("tune", *where, *tune))
+            tuned = () if tune is None else ("--tuned",)
+            lines.append(("run", *where, "--seeds", str(seeds), *tuned))
+    return [f"python -m ytilde bench {shlex.join(line)}" for line in lines]
+
+
+def _tried(cell: Cell, entry: Entry) -> tuple[str, ...]:
+    """`--grid` for the fields of which only some values were tried."""
+    words: list[str] = []
+    for name, values in cell.grid.items():
+        tried = [v for v in values if any(fields[name] == v for fields, _ in entry.points)]
+        if len(tried) < len(values):
+            texts = (v if isinstance(v, str) else json.dumps(v) for v in tried)
+            words += ["--grid", f"{name}={','.join(texts)}"]
+    return tuple(words)
+
+
+def _chosen(table: Table, rows: list[str], columns: list[str]) -> list[str]:
+    """`--only` and `--columns` for these cells; neither where it would leave nothing out."""
+    ready = [cell for cell in cells(table) if cell.reason is None]
+    if choose(ready, [], columns) == choose(ready, rows, columns):
+        rows = []
+    if choose(ready, rows, []) == choose(ready, rows, columns):
+        columns = []
+    words = [word for row in rows for word in ("--only", row)]
+    return words + [word for column in columns for word in ("--columns", column)]
+
+
+def _rectangles(pairs: Iterable[tuple[str, str]]) -> list[tuple[list[str], list[str]]]:
+    """Few products of rows and columns that make up these (row, column) pairs."""
+
+    def alike(k: int) -> dict[tuple[str, ...], list[str]]:
+        """Rows (k = 0) or columns (k = 1) by what they are paired with."""
+        partners: dict[str, list[str]] = {}
+        for pair in pairs:
+            partners.setdefault(pair[k], []).append(pair[1 - k])
+        found: dict[tuple[str, ...], list[str]] = {}
+        for name, others in partners.items():
+            found.setdefault(tuple(others), []).append(name)
+        return found
+
+    by_row, by_column = alike(0), alike(1)
+    if len(by_row) < len(by_column):
+        return [(rows, list(columns)) for columns, rows in by_row.items()]
+    return [(list(rows), columns) for rows, columns in by_column.items()]
 
 
 def legend(report: Report) -> str:
@@ -268,7 +382,8 @@ def legend(report: Report) -> str:
     return (
         f"{table.source}. Reported as the paper does: {PROTOCOLS[table.protocol]}. "
         f"Ours: mean ± sd (ddof 1), (n), {marks}; below it the paper's. "
-        f"Bold (of 3 runs or more): not significantly worse than the best (t-test, {test}, 5 %). "
+        f"Bold (of 3 runs or more): not significantly worse than the best (t-test, {test}, 5 %, "
+        "uncorrected). "
         f"≈: within {table.tolerance:g}, or two of the paper's sd."
     )
 
@@ -304,7 +419,8 @@ def markdown(reports: Sequence[Report]) -> str:
     parts = [
         "# Results",
         f"Made by `{COMMAND}` from `results/*.jsonl`; do not edit. In each cell: ours, or – where "
-        "nothing was run yet; then the paper's figure and the difference.",
+        "there is nothing; then the paper's figure and the difference. An empty cell was not run "
+        "yet, unless the list below its table gives another reason.",
     ]
     for report in reports:
         parts.append(f"## {report.table.title}")
@@ -317,12 +433,11 @@ def markdown(reports: Sequence[Report]) -> str:
                 words = [_markdown_cell(cell) for cell in row["cells"]]
                 lines.append(f"| {_cell_text(row['name'])} | " + " | ".join(words) + " |")
             parts.append("\n".join(lines))
-        found = details(report)
-        if found:
+        if empty := reasons(report, report.table.groups):
+            parts.append("Empty:\n\n" + "\n".join(f"- {_cell_text(reason)}" for reason in empty))
+        if found := details(report):
             parts.append(_markdown_details(found))
-            scales = sorted({detail["scale"] for detail in found})
-            made = f"python -m ytilde bench run {report.table.name} --scale"
-            parts.append("Again: " + ", ".join(f"`{made} {scale}`" for scale in scales) + ".")
+            parts.append("Again:\n\n```bash\n" + "\n".join(commands(report)) + "\n```")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -332,9 +447,9 @@ def _markdown_cell(cell: dict[str, Any]) -> str:
 
 
 def _markdown_details(found: list[dict[str, Any]]) -> str:
-    head = ["cell", "scale", "n", *PROTOCOLS.values(), "p against the best", "noise", "s a run"]
-    lines = ["| " + " | ".join([*head, "device", "commit"]) + " |"]
-    lines.append("|---" * (len(head) + 2) + "|")
+    head = ["cell", "scale", "n", *PROTOCOLS.values(), "p against the best (Holm)"]
+    head += ["noise", "s a run", "device", "commit"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for each in found:
         words = [each["cell"], each["scale"], str(each["n"]), *each["others"].values()]
         words += [each[key] for key in ("p", "rate", "seconds", "device", "commit")]
@@ -357,6 +472,7 @@ def html(reports: Sequence[Report]) -> str:
             "notes": report.table.notes,
             "blocks": blocks(report),
             "details": details(report),
+            "commands": commands(report),
         }
         for report in reports
     ]
@@ -374,10 +490,13 @@ def latex(reports: Sequence[Report]) -> str:
             lines += [r"\toprule", head + r" \\", r"\midrule"]
             for row in block["rows"]:
                 own = [_tex_ours(cell) for cell in row["cells"]]
-                theirs = [f"({_tex(cell['paper'])})" for cell in row["cells"]]
+                theirs = [
+                    _tex(f"({cell['paper']}) {cell['difference']}".strip()) for cell in row["cells"]
+                ]
                 lines.append(" & ".join([_tex(row["name"]), *own]) + r" \\")
                 lines.append(" & ".join(["", *theirs]) + r" \\")
-            caption = _tex(f"{report.table.title}: {block['title']}. {legend(report)}")
+            empty = "".join(f" Empty: {why}." for why in reasons(report, [block["group"]]))
+            caption = _tex(f"{report.table.title}: {block['title']}. {legend(report)}{empty}")
             lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
             parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"

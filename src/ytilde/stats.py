@@ -162,20 +162,21 @@ def plot_critical_difference(
     depth = len(bars) * 0.3 + 0.4  # labels hang below the bars
     figure = Figure(figsize=(7, 1.4 + 0.3 * len(bars) + 0.22 * ((k + 1) // 2)), layout="tight")
     axes = figure.add_subplot()
-    axes.set(xlim=(0.2, k + 0.8), ylim=(-(depth + 0.6 * ((k + 1) // 2)), 1.2))
+    # the critical difference may be longer than the axis: then nothing differs
+    axes.set(xlim=(0.2, max(k, distance + 1) + 0.8), ylim=(-(depth + 0.3 * (k + 1)), 1.8))
     axes.axis("off")
     axes.plot([1, k], [0, 0], "k", lw=1)
-    for tick in range(1, k + 1):
+    for tick in range(1, k + 1, -(-k // 12)):
         axes.plot([tick, tick], [0, 0.15], "k", lw=1)
         axes.text(tick, 0.25, str(tick), ha="center")
-    axes.plot([1, 1 + distance], [0.95, 0.95], "k", lw=2)
-    axes.text(1 + distance / 2, 1.0, f"critical difference {distance:.2f}", ha="center")
+    axes.plot([1, 1 + distance], [1.1, 1.1], "k", lw=2)
+    axes.text(1 + distance / 2, 1.25, f"critical difference {distance:.2f}", ha="center")
     for place, column in enumerate(order):
         left = place < (k + 1) // 2
         level = -depth - 0.6 * (place if left else k - 1 - place)
         edge = 0.8 if left else k + 0.2
         axes.plot([ranks[column], ranks[column], edge], [0, level, level], "k", lw=0.8)
-        label = f"{names[column]} ({ranks[column]:.2f})"
+        label = f" {names[column]} ({ranks[column]:.2f}) "
         axes.text(edge, level, label, ha="right" if left else "left", va="center")
     for row, (low, high) in enumerate(bars):
         axes.plot([low - 0.03, high + 0.03], [-0.3 * (row + 1)] * 2, "k", lw=3)
