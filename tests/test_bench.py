@@ -322,6 +322,16 @@ def test_all_tables_are_one_sweep_and_share_a_run(tmp_path, monkeypatch):
     assert len(bench.load_results(tmp_path / "runs" / "tiny")) == 1
 
 
+def test_seeds_share_what_pre_training_makes(place, monkeypatch):
+    monkeypatch.delenv("YTILDE_CACHE", raising=False)
+    cell = bench.choose(bench.cells(bench.load_table("dtm_t1")), ["DTM"], ["CIFAR-10/IDN-20%"])[0]
+    stages = [[], []]
+    for seed, seen in enumerate(stages):
+        bench.run_cell(Job(cell, "tiny", seed), place, lambda r, seen=seen: seen.append(r["stage"]))
+    assert "simclr" in stages[0] and "simclr" not in stages[1] and "main" in stages[1]
+    assert "YTILDE_CACHE" not in os.environ
+
+
 def test_killed_workers_change_nothing(table, place, tmp_path):
     calm = bench.run(table, only=["CE"], scale="tiny", seeds=3, place=place)
     moves = random.Random(0)

@@ -7,7 +7,6 @@ there already is not run again, so every command can be stopped, killed and repe
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import multiprocessing
 import os
@@ -42,9 +41,10 @@ from .bench_tables import (
     list_tables,
     load_table,
 )
+from .checkpoint import locked
 from .data import BadInput, Batch, Data, unknown
 from .engine import Diverged, Recipe, Record, Trainer, choose_device
-from .method import create, fit_method
+from .method import CACHE, create, fit_method
 from .transition import class_floor, relative_l1, row_error
 
 LIVES = 5  # how often the process of one run may die before the run counts as failed
@@ -120,15 +120,6 @@ def append(path: Path, line: Line) -> None:
         file.write(cut + json.dumps(line).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Wait until no other process holds the lock; a killed process holds none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 # ---- data ---------------------------------------------------------------------------------------
@@ -227,7 +218,7 @@ def run_cell(
     data, tests, rate, made = prepare(made_of, recipe, place.data_root)
     method = create(made_of["method"], **_known(made_of["fields"], rate, made))
     root = datasets.home(place.data_root)
-    with _alone(data) if made_of["stand_in"] else nullcontext():
+    with _alone(data) if made_of["stand_in"] else nullcontext(), _shared_encoders(place):
         trainer = fit_method(
             method,
             data,
@@ -272,6 +263,19 @@ def circumstances(place: Place) -> dict[str, Any]:
         "versions": versions(),
         "commit": place.commit,
     }
+
+
+@contextmanager
+def _shared_encoders(place: Place) -> Iterator[None]:
+    """Seeds and columns of one data set share what pre-training makes of its inputs."""
+    if CACHE in os.environ:
+        yield
+        return
+    os.environ[CACHE] = str((place.work / "encoders").absolute())
+    try:
+        yield
+    finally:
+        del os.environ[CACHE]
 
 
 @contextmanager

@@ -371,7 +371,8 @@ def pretrain(
     """Learn features without labels (SimCLR), for `fit --encoder`; a stopped command goes on.
 
     Its settings are options: --epochs 200 --batch-size 512 --augment simclr --seed 0 --device auto.
-    Labels, where there are any, are only probed on the way.
+    Labels, where there are any, are only probed on the way. `fit --pretrain`, and methods that
+    pre-train by themselves, share encoders in the folder that $YTILDE_CACHE names.
     """
     known = {
         f.name: f

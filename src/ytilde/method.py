@@ -27,6 +27,8 @@ from .readers import fingerprint, split
 from .transition import noisy_posterior
 from .tuning import of_race, settle
 
+CACHE = "YTILDE_CACHE"  # the variable with the folder of encoders that runs share
+
 
 class Net(nn.Module):
     """Normalisation, backbone, head: raw inputs ([0, 1] pixels) -> a distribution over labels."""
@@ -396,7 +398,7 @@ def pretrained(
     """
     settings = Settings.parse(text)
     spec = make_spec(data, backbone, Recipe(seed=settings.seed))
-    shared = os.environ.get("YTILDE_CACHE")
+    shared = os.environ.get(CACHE)
     root = Path(shared) if shared else folder / "pretrain" if folder else None
     if root:
         labels = torch.zeros(len(data), dtype=torch.int64)
