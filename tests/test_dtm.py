@@ -9,16 +9,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ytilde import Classifier
+from ytilde import Classifier, contrastive
 from ytilde.data import BadInput, Batch, Data, Step
 from ytilde.engine import Recipe, Trainer
+from ytilde.losses import mean
 from ytilde.method import create, fit_method, make_spec, unseen
 from ytilde.methods import dtm as module
-from ytilde.methods.dtm import CrossFit, group_matrices, sharpened, weights_of
+from ytilde.methods.dtm import CrossFit, group_matrices, log_columns, sharpened, weights_of
 from ytilde.testing import BACKBONE, RECIPE, blobs
-from ytilde.transition import class_floor, row_error, sigmoid_rows
+from ytilde.transition import class_floor, forward_nll, row_error, sigmoid_rows
 
 FAST = replace(RECIPE, epochs=4)
+
+
+class Stop(Exception):
+    pass
 
 
 def gen(seed=0):
@@ -104,6 +109,40 @@ def test_flat_posteriors_are_sharpened_to_the_likeliest():
     p, found = sharpened(5 * flat, y, group, 1, start, 20.0)
     torch.testing.assert_close(p.double(), true, atol=1e-5, rtol=0)  # power 2, exactly
     assert (found[0].double() - T).abs().max() < 0.03
+
+
+def test_the_likeliest_power_is_that_of_whole_matrices(monkeypatch):
+    """The column of a row's label says as much as its whole T, [N, K, K] in all."""
+    p, y = posteriors(300, 4), torch.randint(-1, 4, (300,), generator=gen())
+    group, start = torch.randint(3, (300,), generator=gen(1)), posteriors(4, 4, 2)
+    seen = []
+    monkeypatch.setattr(module, "mean", lambda nll, y: seen.append(mean(nll, y)) or seen[-1])
+    best, T = sharpened(p, y, group, 3, start, 20.0)
+    wanted = []
+    for power in module.POWERS:
+        q = p**power / (p**power).sum(-1, keepdim=True)
+        common = group_matrices(q, y, torch.zeros_like(y), 1, start, kappa=1.0)[0]
+        each = group_matrices(q, y, group, 3, common, 20.0).double()
+        wanted.append((float(mean(forward_nll(q.log(), each[group], y), y)), q, each))
+    assert [float(nll) for nll in seen] == pytest.approx([w[0] for w in wanted], abs=1e-9)
+    _, q, each = min(wanted, key=lambda w: w[0])
+    torch.testing.assert_close(best, q.float())
+    torch.testing.assert_close(T, each.float())
+    known = (y >= 0).nonzero()[:, 0].tolist()
+    column = log_columns(T, group, y)
+    for i in known[:20]:
+        assert torch.equal(column[i], T[group[i], :, y[i]].log())
+
+
+@pytest.mark.parametrize("k", [2, 10, 100, 1000])
+def test_a_clean_class_comes_back_clean(k):
+    """However many entries are raised from zero, they take a hundredth of a row at most."""
+    T = torch.eye(k)
+    T[0] = torch.full((k,), 0.3 / (k - 1)).index_fill_(0, torch.tensor(0), 0.7)
+    back = sigmoid_rows(weights_of(T))
+    torch.testing.assert_close(back[0], T[0], atol=1e-6, rtol=1e-4)
+    assert back.diagonal()[1:].min() > 0.99
+    assert (back - T).abs().sum(-1).max() < 0.02
 
 
 @settings(max_examples=20, deadline=None)
@@ -215,6 +254,36 @@ def test_the_four_ablations_differ():
     assert apart.amin(1).max() < 1e-6  # each row has the T of one group
 
 
+def test_the_warm_up_keeps_the_epoch_of_its_own_best_fit():
+    """T(x) is not learnt by then: behind a flat one, the most certain network looks the best."""
+    data, recipe, kept = blobs(rate=0.4), replace(FAST, epochs=60, lr=0.02), []
+    held = torch.arange(len(data)) % 3 == 0
+    val, train = data.rows(held.nonzero()[:, 0]), data.rows((~held).nonzero()[:, 0])
+    method = create("dtm", without="pretraining")
+    method.build(make_spec(train, BACKBONE, recipe))
+
+    def look(record):
+        p = method.net.log_probs(val.x).detach()
+        nll = -float(p[torch.arange(len(val)), val.y].mean())
+        assert record["val_nll"] == pytest.approx(nll, abs=1e-5)
+        kept.append((nll, {k: v.clone() for k, v in method.net.backbone.state_dict().items()}))
+
+    method.learn_features(train, Trainer(method, recipe, val=val, on_record=look))
+    best = min(range(len(kept)), key=lambda k: kept[k][0])
+    assert len(kept) == 12 and best < 11, "no epoch was too many"
+    for key, value in method.encoder.backbone.state_dict().items():
+        assert torch.equal(value, kept[best][1][key])
+
+
+def test_the_noisy_posterior_has_T_once_it_is_learnt():
+    method, _ = fit(without="diffusion")
+    x = blobs().x[:9]
+    p, T = method.predict_proba(x), method.transition(unseen(x))
+    torch.testing.assert_close(method.noisy_proba(x), torch.einsum("bi,bij->bj", p, T))
+    method.load_state_dict(method.state_dict() | {"has_T": torch.tensor(False)})
+    assert torch.equal(method.noisy_proba(x), p)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -224,6 +293,8 @@ def test_the_four_ablations_differ():
         {"denoiser": "cnn"},
         {"schedule": "linear"},
         {"predict": "y"},
+        {"start": "one"},
+        {"resample": "always"},
     ],
 )
 def test_unknown_words_are_refused(fields):
@@ -236,6 +307,38 @@ def test_the_papers_setting_runs():
     method, _ = fit(**fields, denoiser="unet", samples=2)
     T = method.transition(unseen(blobs().x[:4]))
     torch.testing.assert_close(T.sum(-1), torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("start", ["normal", "matched", "zero"])
+def test_sampling_begins_where_it_is_told(start):
+    """A denoiser that finds no noise leaves w_M / sqrt(alpha_bar_M)."""
+    fields = {"schedule": "paper", "predict": "eps", "standardise": False, "start": start}
+    method, data = create("dtm", **fields), blobs(n=40)
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    method.diffusion.mean.fill_(-3.0)
+    method.diffusion.std.fill_(0.5)
+    left = math.prod(1 - (1e-4 + (0.02 - 1e-4) * m / 9) for m in range(10))
+    begin = {
+        "normal": method.noise[0],
+        "matched": -3.0 * left**0.5 + (0.25 * left + 1 - left) ** 0.5 * method.noise[0],
+        "zero": torch.zeros(8, 3, 3),
+    }
+    wanted = sigmoid_rows(begin[start] / left**0.5).mean(0)
+    torch.testing.assert_close(method.transition(unseen(data.x[:2])), wanted.expand(2, 3, 3))
+
+
+def test_resampling_draws_anew_for_training_rows_alone():
+    method, _ = fit(resample="epoch")
+    data = blobs()
+    batch = Batch(data.x[:6], data.y[:6], torch.arange(6))
+    step = Step(torch.zeros(()), 1, gen(), lambda x: x)
+    assert len(method.table) == 0
+    first, second = method.known_T(batch, step), method.known_T(batch, step)
+    assert (first - second).abs().amax((1, 2)).min() > 0  # other noise for every row
+    h = method.encoder(batch.x)
+    slow = method.diffusion.sample(h, method.samples, generator=gen())
+    torch.testing.assert_close(first, sigmoid_rows(slow).mean(1))
+    torch.testing.assert_close(method.transition(batch), method.transition(batch), atol=0, rtol=0)
 
 
 def test_samples_spread_and_average():
@@ -253,18 +356,17 @@ def test_many_classes_are_diffused_as_coefficients_and_sampled_lazily(monkeypatc
     data = blobs(n=250, num_classes=25, rate=0.2)
     method, _ = fit(data=data, recipe=replace(FAST, epochs=2), samples=2)
     assert method.pca is not None and method.diffusion.shape == (method.groups - 1,)
-    table = method.known_T(Batch(data.x[:5], data.y[:5], torch.arange(5)))
+    step = Step(torch.zeros(()), 1, gen(), lambda x: x)
+    table = method.known_T(Batch(data.x[:5], data.y[:5], torch.arange(5)), step)
     assert table.shape == (5, 25, 25)
+    flat = (method.W - method.W.mean(0)).flatten(1) @ method.pca.components.flatten(1).T
+    torch.testing.assert_close(method.targets(method.group), flat[method.group])
     monkeypatch.setattr(module, "LARGEST_TABLE", 0)
     lazy, _ = fit(data=data, recipe=replace(FAST, epochs=2), samples=2)
     assert len(lazy.table) == 0
     same = method.state_dict()
     for key, value in lazy.state_dict().items():
         torch.testing.assert_close(value, same[key], atol=2e-3, rtol=1e-3)
-
-
-class Stop(Exception):
-    pass
 
 
 @pytest.mark.parametrize("stage", ["common", "diffusion", "main"])
@@ -284,6 +386,34 @@ def test_each_stage_goes_on_to_the_same_bits(stage, tmp_path):
     fit_method(again, data, recipe, backbone=BACKBONE, folder=tmp_path, resume=True)
     for key, value in whole.state_dict().items():
         assert torch.equal(value, again.state_dict()[key]), key
+
+
+def test_pretraining_goes_on_to_the_same_bits(monkeypatch, tmp_path):
+    monkeypatch.delenv("YTILDE_CACHE", raising=False)
+    monkeypatch.setattr(contrastive, "CHECKPOINT_EVERY", 0.0)
+    data = Data(torch.rand(60, 3, 16, 16, generator=gen()), torch.arange(60) % 3, 3)
+    recipe = replace(FAST, epochs=1, batch_size=30)
+    seen = []
+
+    def run(stop=False, **where):
+        def look(record):
+            seen.append((record["stage"], record["epoch"]))
+            if stop and seen[-1] == ("simclr", 2):
+                raise Stop
+
+        method = create("dtm", pretrain_epochs=3)
+        backbone = "resnet18:width=8"
+        fit_method(method, data, recipe, backbone=backbone, on_record=look, **where)
+        return method.state_dict()
+
+    whole = run()
+    with pytest.raises(Stop):
+        run(stop=True, folder=tmp_path)
+    seen.clear()
+    again = run(folder=tmp_path, resume=True)
+    assert seen[:2] == [("simclr", 2), ("simclr", 3)]  # the first epoch is not made again
+    for key, value in whole.items():
+        assert torch.equal(value, again[key]), key
 
 
 def test_images_use_the_encoder_and_init_says_where_the_classifier_starts(tmp_path):

@@ -12,8 +12,10 @@ variant="official" is what that code does instead: (1) squared error, not L1; (2
 [0, 1) for Z; (3) the prior of Y on the drawn label, which sums to 1, so that the term is a constant
 without gradient; (4) KL of Z summed over the batch and without its 1/2, which is 256 times the
 weight for 128 rows; (5) the co-teaching loss divided by the number kept once more. Not followed:
-its odd 31-pixel decoder for 28x28 images (see `generative`) and its draw of Y in evaluation, which
-no prediction reads. Rows labelled -1 take part in all terms that need no label.
+its odd 31-pixel decoder for 28x28 images (see `generative`), its classifiers' inputs, [0, 1] pixels
+as they are (here every classifier standardises them; the causal models do see [0, 1]), and its draw
+of Y in evaluation, which no prediction reads. Rows labelled -1 take part in all terms that need no
+label.
 
 Rules: gce, elr with their files' defaults; decoupling; ce; t_revision: forward correction with
 T + dT (T from anchor points of classifier 1, trained plainly and afresh for the warm-up).

@@ -10,8 +10,10 @@ VolMinNet on the features, cross-fitted so that no posterior has seen its own la
 group's T by EM with the common T as a prior worth `kappa` labels a row.
 (3) Its schedule (linear to 0.02 in 10 steps) leaves 95 % of W in place, so that N(0, I) is no
 place to start from. Default: cosine, standardised W, x0 predicted, DDIM. The paper to the letter
-is schedule="paper", predict="eps", standardise=False, eta=1, denoiser="unet".
-(4) T(x) is the mean over `samples` of T, not T of the mean, and is fixed while f is trained.
+is schedule="paper", predict="eps", standardise=False, eta=1, denoiser="unet"; start="matched" mends
+its start.
+(4) T(x) is the mean over `samples` of T, not T of the mean, and is fixed while f is trained
+(resample="epoch": drawn anew whenever a row comes up).
 (5) Above 20 classes a W has too many entries for its labels: what is diffused (with the MLP) are
 the first 128 principal coefficients of the groups' W.
 """
@@ -64,8 +66,10 @@ class DTM(Method):
     predict: str = "x0"  # what the denoiser gives: x0, eps or v
     standardise: bool = True  # diffuse W with mean 0 and sd 1
     eta: float = 0.0  # 0: DDIM, 1: ancestral sampling (algorithm 2)
+    start: str = "normal"  # W at step M: N(0, I), matched (the data's own there), zero
     denoiser: str = "mlp"  # mlp, rows (transformer) or unet
     samples: int = 8  # draws of W(x) that T(x) is the mean of
+    resample: str = "never"  # or epoch: training rows get new draws of T(x) in every epoch
 
     def pretraining(self, shape: tuple[int, ...]) -> str | None:
         return None if self.raw(shape) or self.without == "pretraining" else simclr_of(self)
@@ -78,6 +82,7 @@ class DTM(Method):
         check(self, "without", ABLATIONS)
         check(self, "init", ("encoder", "scratch"))
         check(self, "denoiser", tuple(DENOISERS))
+        check(self, "resample", ("never", "epoch"))
         if self.init == "scratch" or self.without == "pretraining":
             self.spec = from_scratch(spec)
         else:
@@ -93,6 +98,10 @@ class DTM(Method):
         self.register_buffer("centres", torch.zeros(self.groups, self.encoder.dim))
         self.register_buffer("W", torch.zeros(self.groups, k, k))
         self.register_buffer("group", torch.zeros(n, dtype=torch.int64))
+        self.has_T: (
+            Tensor  # until it is learnt, T(x) is a flat one that nothing should be judged by
+        )
+        self.register_buffer("has_T", torch.tensor(False))
         self.build_diffusion(spec)
 
     def build_diffusion(self, spec: Spec) -> None:
@@ -102,6 +111,8 @@ class DTM(Method):
         if k > MANY_CLASSES and self.denoiser == "mlp":
             self.pca = PCA(shape, max(1, min(self.groups - 1, RANK)))
             shape = (self.pca.rank,)
+            self.coefficients: Tensor
+            self.register_buffer("coefficients", torch.zeros(self.groups, self.pca.rank))
         own = {"width": 128, "blocks": 2} if self.denoiser == "mlp" else {}
         network = DENOISERS[self.denoiser](shape, self.encoder.dim, **own)
         schedule = Schedule(self.schedule, self.steps)
@@ -112,11 +123,13 @@ class DTM(Method):
             self.encoder.dim,
             predict=self.predict,
             standardise=self.standardise,
+            start=self.start,
         )
         self.noise: Tensor
         self.register_buffer("noise", self.diffusion.draws(self.samples, spec.generator))
         # T(x) of the training rows: made before the classifier's stage, never saved
-        lazy = self.without == "diffusion" or 4 * n * k * k > LARGEST_TABLE
+        lazy = self.without == "diffusion" or self.resample == "epoch"
+        lazy = lazy or 4 * n * k * k > LARGEST_TABLE
         self.table: Tensor
         self.register_buffer("table", torch.zeros(0 if lazy else n, k, k), persistent=False)
 
@@ -133,6 +146,7 @@ class DTM(Method):
         self.learn_groups(rows, trainer)
         if self.without != "diffusion":
             self.learn_diffusion(rows, trainer)
+        self.has_T.fill_(True)
         if len(self.table):
             self.table.copy_(trainer.map(lambda batch: self.T_of(batch.x), rows))
         trainer.train("main", self.loss, list(self.net.parameters()), data)
@@ -177,6 +191,7 @@ class DTM(Method):
     def learn_diffusion(self, rows: Data, trainer: Trainer) -> None:
         if self.pca is not None:
             self.pca.fit(self.W)
+            self.coefficients.copy_(self.pca.encode(self.W))
         self.diffusion.measure(self.targets(self.group), cast(Tensor, rows.x))
         recipe = stage_recipe(trainer.recipe, lr=1e-3, ema=0.99, clip=1.0)
         epochs, params = share(recipe.epochs, self.diffusion_epochs), self.diffusion.parameters()
@@ -185,7 +200,7 @@ class DTM(Method):
 
     def targets(self, group: Tensor) -> Tensor:
         """What is diffused for rows of these groups: W, or its coefficients."""
-        return self.W[group] if self.pca is None else self.pca.encode(self.W)[group]
+        return (self.W if self.pca is None else self.coefficients)[group]
 
     def diffusion_loss(self, batch: Batch, step: Step) -> Tensor:
         w = self.targets(self.group[batch.index])
@@ -196,32 +211,44 @@ class DTM(Method):
     def loss(self, batch: Batch, step: Step) -> Tensor:
         """Eq. 7, in log space."""
         x, y = view(batch, step)
-        return mean(forward_nll(self.net.log_probs(x), self.known_T(batch), y), y)
+        return mean(forward_nll(self.net.log_probs(x), self.known_T(batch, step), y), y)
 
     # ---- T(x) ---------------------------------------------------------------------------------
 
-    def known_T(self, batch: Batch) -> Tensor:
+    def known_T(self, batch: Batch, step: Step) -> Tensor:
         """T(x) of training rows, for the classifier's stage."""
         if self.without == "diffusion":
             return sigmoid_rows(self.W[self.group[batch.index]])
-        return self.table[batch.index] if len(self.table) else self.T_of(self.encoder(batch.x))
+        if len(self.table):
+            return self.table[batch.index]
+        anew = step.generator if self.resample == "epoch" else None
+        return self.T_of(self.encoder(batch.x), anew)
 
-    def draws_of(self, h: Tensor) -> Tensor:
-        """Samples of T for features [B, D]: [B, n, K, K]; the same noise for every row."""
+    def draws_of(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Samples of T for features [B, D]: [B, n, K, K].
+
+        The same noise for every row, always; with a generator each row has its own, once.
+        """
         if self.without == "diffusion":
             return sigmoid_rows(self.W[assign(h, self.centres)])[:, None]
         if self.without == "denoising":
             w = self.diffusion.regress(h)[:, None]
         else:
-            w = self.diffusion.sample(h, self.samples, eta=self.eta, noise=self.noise)
+            noise = self.noise if generator is None else None
+            options: Any = {"eta": self.eta, "noise": noise, "generator": generator}
+            w = self.diffusion.sample(h, self.samples, **options)
         return sigmoid_rows(w if self.pca is None else self.pca.decode(w))
 
     @torch.no_grad()
-    def T_of(self, h: Tensor) -> Tensor:
-        return self.draws_of(h).mean(1)
+    def T_of(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.draws_of(h, generator).mean(1)
 
     def transition(self, batch: Batch) -> Tensor:
         return self.T_of(self.encoder(batch.x))
+
+    def noisy_proba(self, x: Tensor) -> Tensor:
+        """p @ T(x), and p itself while there is no T: the warm-up is then judged by its own fit."""
+        return super().noisy_proba(x) if self.has_T else self.predict_proba(x)
 
     @torch.no_grad()
     def spread(self, x: Tensor) -> Tensor:
@@ -301,11 +328,16 @@ def group_matrices(
     label, known = y.clamp_min(0), (y != IGNORE)[:, None]
     T = prior.expand(groups, k, k)
     for _ in range(steps):
-        after = (safe_log(p) + safe_log(T)[group, :, label]).softmax(-1) * known
+        after = (safe_log(p) + log_columns(T, group, y)).softmax(-1) * known
         n = p.new_zeros(groups * k, k).index_add_(0, group * k + label, after)  # [g, j, i]
         n = n.view(groups, k, k).transpose(1, 2)
         T = (n + kappa * prior) / (n.sum(-1, keepdim=True) + kappa)
     return T.float()
+
+
+def log_columns(T: Tensor, group: Tensor, y: Tensor) -> Tensor:
+    """log T_g[:, y] of each row's group, [N, K], without an [N, K, K] of whole matrices."""
+    return safe_log(T)[group, :, y.clamp_min(0)]
 
 
 def sharpened(
@@ -322,7 +354,8 @@ def sharpened(
         q = (power * log_p).softmax(-1)
         common = group_matrices(q, y, torch.zeros_like(y), 1, start, kappa=1.0)[0]
         T = group_matrices(q, y, group, groups, common, kappa)
-        nll = float(mean(forward_nll(safe_log(q), T.double()[group], y), y))
+        joint = safe_log(q) + log_columns(T.double(), group, y)
+        nll = float(mean(-joint.logsumexp(-1), y))
         if best is None or nll < best[0]:
             best = (nll, q.float(), T)
     assert best is not None
@@ -334,10 +367,12 @@ def weights_of(T: Tensor) -> Tensor:
 
     w_ij = logit(T_ij / T_ii). A larger entry is cut to just below the diagonal: this
     parametrisation, the paper's, cannot say that most labels of a class are wrong in one way.
+    A smaller one is raised, by a hundredth of T_ii in the whole row at most, to be finite.
     """
     ratio = T / T.diagonal(dim1=-2, dim2=-1)[..., None].clamp_min(1e-6)
-    eye = torch.eye(T.shape[-1], dtype=torch.bool, device=T.device)
-    return torch.logit(ratio.clamp(1e-3, 0.98)).masked_fill(eye, 0.0)
+    k = T.shape[-1]
+    eye = torch.eye(k, dtype=torch.bool, device=T.device)
+    return torch.logit(ratio.clamp(1e-2 / k, 0.98)).masked_fill(eye, 0.0)
 
 
 # ---- shared -------------------------------------------------------------------------------------
