@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from ytilde.datasets import load
 from ytilde.engine import Recipe, Trainer
 from ytilde.method import create, fit_method
 from ytilde.methods.causal_nl import CausalNL
+from ytilde.pictures import plot_images
 
 
 def posterior(trainer: Trainer, method: CausalNL, train: Data, test: Data) -> dict[str, float]:
@@ -69,20 +69,9 @@ def draw(method: CausalNL, test: Data, path: Path, shown: int = 10) -> None:
     with torch.no_grad():
         T = method.transition(Batch(x, test.y[:shown], torch.full((shown,), -1)))
     samples = torch.stack([method.generate(c, 4) for c in range(k)], 1)
-    rows = [("x", x), ("its reconstruction", method.reconstruct(x))]
-    rows += [("samples by class", s) for s in samples]
-    figure, axes = plt.subplots(len(rows) + 1, shown, figsize=(shown, len(rows) + 1.4))
-    for ax in axes.flat:
-        ax.set(xticks=[], yticks=[])
-    for line, (name, images) in zip(axes, rows, strict=False):
-        line[0].set_ylabel(name, rotation=0, ha="right")
-        for ax, image in zip(line, images.cpu(), strict=False):
-            ax.imshow(image.squeeze(0), cmap="gray", vmin=0, vmax=1)
-    axes[-1, 0].set_ylabel("T(x)", rotation=0, ha="right")
-    for ax, matrix in zip(axes[-1], T.cpu(), strict=True):
-        ax.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
-    figure.savefig(path, bbox_inches="tight", dpi=80)
-    plt.close(figure)
+    rows = {"x": x, "its reconstruction": method.reconstruct(x), "T(x), white = 1": T[:, None]}
+    rows |= {f"sample {i} of each class": images for i, images in enumerate(samples)}
+    plot_images(rows).savefig(path, dpi=80)
 
 
 def main() -> None:

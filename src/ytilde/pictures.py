@@ -1,20 +1,22 @@
-"""Pictures of transition matrices. matplotlib is imported when one is drawn, without pyplot."""
+"""Pictures of T and of images. matplotlib is imported when one is drawn, without pyplot."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
+
+from .data import BadInput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-__all__ = ["plot_T", "plot_comparison", "plot_instances"]
+__all__ = ["plot_T", "plot_comparison", "plot_images", "plot_instances"]
 
 Matrix = Tensor | np.ndarray
 VALUES_UP_TO = 20  # classes; beyond, numbers in the cells cannot be read
@@ -78,6 +80,38 @@ def plot_comparison(T_true: Matrix, T: Matrix, names: Sequence[str] | None = Non
     plot_T(estimate, names, axes[1], f"estimated (relative L1 error {error:.3f})")
     plot_T(estimate - true, names, axes[2], "estimated − true", difference=True)
     return figure
+
+
+def plot_images(rows: Mapping[str, Matrix], titles: Sequence[str] | None = None) -> Figure:
+    """A grid of images: a row for each entry, its name beside it, titles above the columns.
+
+    Each row is [n, C, H, W] with C = 1 (grey) or 3 (colour), bytes or floats in [0, 1]; n and the
+    size may differ from row to row.
+    """
+    arrays = {name: _pixels(images, name) for name, images in rows.items()}
+    columns = max(map(len, arrays.values()))
+    figure, axes = _figure(len(arrays), columns, 1.1)
+    for ax in axes:
+        ax.set_axis_off()
+    for i, (name, images) in enumerate(arrays.items()):
+        line = axes[i * columns : (i + 1) * columns]
+        line[0].text(-0.1, 0.5, name, transform=line[0].transAxes, ha="right", va="center")
+        for ax, image in zip(line, images, strict=False):
+            ax.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    for ax, title in zip(axes, titles or (), strict=False):
+        ax.set_title(title, fontsize=8)
+    return figure
+
+
+def _pixels(images: Matrix, name: str) -> np.ndarray:
+    """Floats in [0, 1], [n, H, W, 3] or [n, H, W]."""
+    A = images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
+    if A.ndim != 4 or A.shape[1] not in (1, 3):
+        shape = tuple(A.shape)
+        raise BadInput(f"images of {name!r} are {shape}: give [n, C, H, W] with 1 or 3 channels.")
+    A = A / 255 if A.dtype == np.uint8 else A
+    A = np.clip(A, 0, 1).transpose(0, 2, 3, 1)
+    return A[..., 0] if A.shape[-1] == 1 else A
 
 
 def _array(T: Matrix) -> np.ndarray:
