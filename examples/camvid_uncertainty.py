@@ -2,7 +2,7 @@
 
 CamVid if $YTILDE_DATA (or ./data) has it, else drawn shapes whose annotators stray at outlines.
 Collier et al. 2020, Fig. 4: maps at tau = 1 and at the tau that has the best likelihood of the
-validation labels; there the maps are finer, and high at the boundaries of objects in both."""
+validation labels. In the paper both are high at the boundaries of objects, the latter finer."""
 
 import argparse
 
@@ -52,7 +52,7 @@ for column, x, y in zip(axes.T, shown.x, shown.y, strict=True):
 for row, tau in zip(axes[2:], (1.0, best), strict=True):
     for ax, variance in zip(row, fits[tau][1], strict=True):
         heat = ax.imshow(variance, vmin=0, vmax=fits[tau][1].quantile(0.995), cmap="inferno")
-    figure.colorbar(heat, ax=row)
+    figure.colorbar(heat, ax=row, location="bottom", aspect=80)
 names = ("picture", "true labels", "tau = 1", f"chosen: tau = {best:g}")
 for ax, name in zip(axes[:, 0], names, strict=True):
     ax.set_ylabel(name)
