@@ -414,3 +414,13 @@ def test_files_name_the_images_of_the_rows(tmp_path):
     found.to_csv(tmp_path / "issues.csv")
     for table in (pd.read_csv(tmp_path / "issues.csv"), found.fixed_labels(0.9)):
         assert table.path.tolist() == [f"pic{k}.png" for k in range(30) if k != 3]
+
+
+def test_the_columns_of_a_frame_are_the_names():
+    """Not the sorted labels: the classes of another library's frame stand in any order."""
+    names = ["zebra", "ant", "cat"]
+    y = np.array(names * 40)
+    p = np.array([[0.9 if label == name else 0.05 for name in names] for label in y])
+    found = audit(pd.DataFrame(p, columns=names), y)
+    assert not found.issues.is_label_issue.any() and list(found.issues.given_label) == list(y)
+    assert audit(pd.DataFrame(p), np.tile([0, 1, 2], 40)).names is None

@@ -188,7 +188,7 @@ class Audit:
 
 
 def audit(
-    pred_probs: np.ndarray | Tensor,
+    pred_probs: np.ndarray | Tensor | pd.DataFrame,
     y: Sequence | np.ndarray | Tensor,
     *,
     transition: np.ndarray | Tensor | None = None,
@@ -200,8 +200,12 @@ def audit(
     classifier); y [N] are classes 0..K-1 or names, -1 = no label. With `transition` ([K, K] or
     [N, K, K]) the probabilities are taken as the clean posterior f and
     P(clean = i | x, y = j) = f_i T_ij / sum_k f_k T_kj; without, both are estimated (see above).
+    Without `names` they are a DataFrame's columns, if these are texts, or else the labels sorted.
     """
     p = _as_numpy(pred_probs)
+    if names is None and isinstance(pred_probs, pd.DataFrame):
+        columns = list(pred_probs.columns)
+        names = columns if all(isinstance(name, str) for name in columns) else None
     given, names = _labels(y, p, names)
     rows = np.flatnonzero(given != IGNORE)
     known = _Known(p, given, rows, _transitions(transition, p))
@@ -563,7 +567,7 @@ BASELINES = {
 # --- input and output ----------------------------------------------------------------------
 
 
-def _as_numpy(values: np.ndarray | Tensor | Sequence) -> np.ndarray:
+def _as_numpy(values: np.ndarray | Tensor | pd.DataFrame | Sequence) -> np.ndarray:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         return (values.float() if values.is_floating_point() else values).numpy()

@@ -34,7 +34,7 @@ Columns = Annotated[
 Scale = Annotated[
     str, typer.Option(help="tiny: made data, seconds; reduced: fewer epochs; full: the paper's")
 ]
-Workers = Annotated[int, typer.Option(help="runs at once, a process each")]
+Workers = Annotated[int, typer.Option(help="runs at once, a process each", min=1)]
 Ray = Annotated[bool, typer.Option("--ray", help="put the runs on a Ray cluster")]
 Results = Annotated[Path | None, typer.Option(help="folder of the JSON lines")]
 DataRoot = Annotated[Path | None, typer.Option(help="where data sets lie; also $YTILDE_DATA")]

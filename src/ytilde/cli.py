@@ -470,7 +470,9 @@ def audit(
     ] = None,
 ) -> None:
     """Find the wrong labels of a run's data: issues.csv and report.html in the run folder."""
-    for path in filter(None, (label_studio, argilla)):
+    if fix_above is not None and not 0 <= fix_above < 1:
+        raise BadInput(f"--fix-above is {fix_above:g}: give a probability from 0 to below 1.")
+    for path in filter(None, (label_studio, argilla, run / "issues.csv" if run.is_dir() else None)):
         check_writable(path)
     with _Bar() as bar:
         clf, config = _load(run)
@@ -524,7 +526,7 @@ def review(
     export: Annotated[
         Path | None, typer.Option(help="csv to write: the labels as decided so far; no page")
     ] = None,
-    port: Annotated[int, typer.Option(help="0: any that is free")] = 0,
+    port: Annotated[int, typer.Option(help="0: any that is free", min=0, max=65535)] = 0,
 ) -> None:
     """Go through the suspicious labels of an audited run in the browser, with the keyboard."""
     from . import review as reviewing

@@ -567,6 +567,8 @@ def _categories(column: pd.Series, what: str) -> list[str] | None:
 
 def _features(frame: pd.DataFrame, columns: dict[str, list[str] | None], what: str) -> Tensor:
     """[N, D] float32: numbers as they are, a category as one column of 0 and 1 for each value."""
+    if not columns:
+        raise BadInput(f"{what} is a table, and the model was not trained on one.")
     parts = []
     frame = frame.rename(columns=str)
     for name, categories in columns.items():
