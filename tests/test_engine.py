@@ -17,7 +17,7 @@ from ytilde.engine import (
     default_recipe,
     learning_rate,
 )
-from ytilde.method import create, fit_method
+from ytilde.method import create, fit_method, make_spec
 from ytilde.testing import blobs
 
 RECIPE = Recipe(epochs=3, batch_size=40, lr=0.05, val=0.0, schedule="constant", device="cpu")
@@ -408,3 +408,13 @@ def test_compiled_training_equals_plain_training(name):
         states.append(method.state_dict())
     for key, value in states[0].items():
         assert torch.allclose(value, states[1][key], rtol=1e-4, atol=1e-5, equal_nan=True), key
+
+
+def test_a_long_number_in_a_column_does_no_harm():
+    """13 digits that differ in the last ones are one number in float32, and its mean another."""
+    data = blobs(n=1000)
+    number = 1234567890123 + torch.arange(len(data), dtype=torch.float64)[:, None]
+    longer = Data(torch.cat([data.x, number.float()], 1), data.y, data.num_classes)
+    spec = make_spec(longer, "mlp", RECIPE)
+    assert ((longer.x - spec.mean) / spec.std)[:, -1].abs().max() < 1e-5
+    assert torch.equal(spec.std[:-1], make_spec(data, "mlp", RECIPE).std)  # of others, as it was

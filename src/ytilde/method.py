@@ -254,6 +254,8 @@ def make_spec(
     sample = _sample(data, recipe)
     axes = (0, 2, 3) if len(shape) == 3 else (0,)
     mean_, std = sample.mean(axes, keepdim=True)[0], sample.std(axes, keepdim=True, correction=0)[0]
+    size = mean_.abs().clamp(min=1)
+    std = torch.where(std > 1e-6 * size, std, size)  # constant, or it differs by rounding alone
     with RandomState(0, torch.device("cpu"))():
         dim = factory().dim
     return Spec(
@@ -264,7 +266,7 @@ def make_spec(
         dim=int(dim),  # type: ignore[arg-type]
         generator=recipe.generator("init", "method"),
         mean=encoder.mean if encoder else mean_,
-        std=encoder.std if encoder else torch.where(std > 1e-6, std, torch.ones_like(std)),
+        std=encoder.std if encoder else std,
     )
 
 
