@@ -48,6 +48,14 @@ def _names(table: str | None, every: bool) -> list[str]:
     return list_tables() if table is None else [load_table(table).name]
 
 
+def _place(
+    scale: str, results: Path | None, data_root: Path | None, device: str, compile: bool
+) -> Place:
+    if scale not in SCALES:
+        raise BadInput(unknown("scale", scale, SCALES))
+    return Place(results or default_results(scale), Place.work, data_root, device, compile)
+
+
 @bench_app.command("list")
 def list_command(table: TableName = None, results: Results = None, scale: Scale = "full") -> None:
     """The tables, or the cells of one: what can be run, what is done, what is missing and why."""
@@ -103,9 +111,7 @@ def run_command(
     compile: Compile = False,
 ) -> None:
     """Run what is missing of a table and append one JSON line a run; stop and repeat at will."""
-    if scale not in SCALES:
-        raise BadInput(unknown("scale", scale, SCALES))
-    place = Place(results or default_results(scale), Place.work, data_root, device, compile)
+    place = _place(scale, results, data_root, device, compile)
     known, jobs = list(done(place.results).values()), dict[str, list[Job]]()
     for name in _names(table, every):
         found = choose(cells(load_table(name)), only or (), columns or ())
@@ -149,9 +155,7 @@ def tune_command(
     compile: Compile = False,
 ) -> None:
     """Choose fields from the papers' grids by noisy validation, one seed; then `run --tuned`."""
-    if scale not in SCALES:
-        raise BadInput(unknown("scale", scale, SCALES))
-    place = Place(results or default_results(scale), Place.work, data_root, device, compile)
+    place = _place(scale, results, data_root, device, compile)
     for name in _names(table, every):
         with Progress(name) as progress:
             best = tune(
