@@ -389,3 +389,25 @@ def test_an_export_shows_no_warnings_of_torch(table, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         ytilde("export", tmp_path / "r", "--out", tmp_path / "m.onnx")
+
+
+# ---- what a newcomer's own files meet ------------------------------------------------------------
+
+
+def blobs(path, names, rows=120, **columns):
+    """A table of these classes with four feature columns, and what else is given."""
+    x, y = make_blobs(rows, centers=len(names), n_features=4, random_state=0)
+    frame = pd.DataFrame(x, columns=list("abcd")).assign(label=np.array(names)[y], **columns)
+    frame.to_csv(path, index=False)
+    return frame
+
+
+def test_labels_that_are_signed_numbers_come_back_as_they_were(tmp_path):
+    given = blobs(tmp_path / "d.csv", ["-1", "+1"])
+    ytilde("fit", tmp_path / "d.csv", *FAST, "--out", tmp_path / "r")
+    ytilde("audit", tmp_path / "r", "--folds", "2", "--fix-above", "0.9")
+    for name in ("predictions.csv", "issues.csv"):
+        frame = pd.read_csv(tmp_path / "r" / name, dtype=str)
+        assert set(frame.given_label) == {"-1", "+1"}, name
+    labels = pd.read_csv(tmp_path / "r" / "labels.csv", dtype=str)
+    assert (labels.label == given.label).mean() > 0.9

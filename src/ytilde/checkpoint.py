@@ -97,14 +97,26 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
 
 
 def spreadsheet_safe(value: object) -> object:
-    """Text that cannot start a formula; control characters are spelled out."""
+    """Text that cannot start a formula; control characters are spelled out.
+
+    A number is no formula: classes called -1 and 1 come back as they were.
+    """
     if not isinstance(value, str):
         return value
     text = "".join(
         c.encode("unicode_escape").decode() if unicodedata.category(c) == "Cc" else c for c in value
     )
     start = unicodedata.normalize("NFKC", value).lstrip()[:1]  # full-width signs count too
-    return "'" + text if start in {"=", "+", "-", "@"} or text != value else text
+    formula = start in {"=", "+", "-", "@"} and not _is_number(value)
+    return "'" + text if formula or text != value else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+        return True
+    except ValueError:
+        return False
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
