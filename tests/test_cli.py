@@ -411,3 +411,33 @@ def test_labels_that_are_signed_numbers_come_back_as_they_were(tmp_path):
         assert set(frame.given_label) == {"-1", "+1"}, name
     labels = pd.read_csv(tmp_path / "r" / "labels.csv", dtype=str)
     assert (labels.label == given.label).mean() > 0.9
+
+
+def test_true_labels_and_dropped_columns_are_no_features(tmp_path):
+    """They were told from the features by `fit` alone; the others took them."""
+    frame = blobs(tmp_path / "d.csv", ["a", "b"], id=np.arange(120), colour=["red", "blue"] * 60)
+    frame.assign(truth=frame.label).to_csv(tmp_path / "d.csv", index=False)
+    given = [tmp_path / "d.csv", "--clean-label", "truth", "--drop", "id"]
+    line = "features: 4 numbers and 1 category (a, b, c, d, colour); left out: label (the labels), "
+    line += "id, truth (the truth)\n"
+    refused("diagnose", *given[:2], "trutz", match="no clean label column 'trutz'")
+    refused("diagnose", *given[:-1], "idd", match="no dropped column 'idd'")
+    assert line in ytilde("diagnose", *given).stdout
+    words = ["--kind", "symmetric:0.2", "--out", tmp_path / "n.npz"]
+    assert line in ytilde("noise", *given, *words).stdout
+    with np.load(tmp_path / "n.npz") as made:
+        assert made["x"].shape == (120, 6)  # a, b, c, d, blue, red
+    words = ["--epochs", "1", "--batch-size", "32", "--out", tmp_path / "e.safetensors"]
+    assert line in ytilde("pretrain", *given, *words).stdout
+
+
+def test_a_run_remembers_which_columns_are_no_features(tmp_path):
+    frame = blobs(tmp_path / "d.csv", ["a", "b"], id=np.arange(120))
+    frame.drop(columns="id").to_csv(tmp_path / "t.csv", index=False)
+    words = ["fit", tmp_path / "d.csv", *FAST, "--drop", "id", "--out", tmp_path / "r"]
+    told = ytilde(*words, "--test", tmp_path / "t.csv").stdout
+    assert told.count("features: ") == 1 and "features: 4 numbers (a, b, c, d)" in told
+    for source in ("d.csv", "t.csv"):
+        ytilde("predict", tmp_path / "r", tmp_path / source, "--out", tmp_path / "p.csv")
+    ytilde("audit", tmp_path / "r", "--folds", "0")
+    refused("fit", "digits", "--drop", "id", match="no table")

@@ -23,6 +23,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from torch import Tensor
 
 from . import __version__, datasets, noise, parallel, readers
 from .bench_cli import bench_app
@@ -150,7 +151,19 @@ def options(
 
 
 Source = Annotated[str, typer.Argument(help="csv, parquet, npz, image folder, or a named set")]
-Label = Annotated[str | None, typer.Option(help="column with the labels")]
+Label = Annotated[
+    str | None, typer.Option(help="column with the labels; if not given, the one called label or y")
+]
+CleanLabel = Annotated[
+    str | None,
+    typer.Option(
+        help="column with true labels, never a feature; if not given, clean_label or clean"
+    ),
+]
+ImageColumn = Annotated[str | None, typer.Option(help="column with image paths")]
+Drop = Annotated[
+    list[str] | None, typer.Option("--drop", help="column that is no feature; repeatable")
+]
 DataRoot = Annotated[Path | None, typer.Option(help="folder of the named sets ($YTILDE_DATA)")]
 
 
@@ -163,13 +176,12 @@ def fit(
     backbone: Annotated[str, typer.Option(help="name[:option=value,...] or auto")] = "auto",
     out_folder: Annotated[Path | None, typer.Option("--out", help="run folder")] = None,
     test: Annotated[str | None, typer.Option(help="test data, only measured on")] = None,
-    clean_label: Annotated[
-        str | None, typer.Option(help="column with true labels, only measured on")
-    ] = None,
+    clean_label: CleanLabel = None,
+    drop: Drop = None,
     noise_text: Annotated[
         str | None, typer.Option("--noise", help="corrupt first, e.g. instance:0.4")
     ] = None,
-    image_column: Annotated[str | None, typer.Option(help="column with image paths")] = None,
+    image_column: ImageColumn = None,
     task: Annotated[str | None, typer.Option(help="classification or segmentation")] = None,
     data_root: DataRoot = None,
     strict: Annotated[bool, typer.Option("--strict", help="stop at an unreadable image")] = False,
@@ -192,12 +204,8 @@ def fit(
     made = method if auto else create(method, **fields)  # refuses a wrong field before reading
     seed = settings.pop("seed", 0)
     settings |= {"val": settings.get("val", 0.1)}
-    read: dict[str, Any] = {
-        "label": label,
-        "clean_label": clean_label,
-        "image_column": image_column,
-    }
-    found = readers.read(source, data_root=data_root, strict=strict, **read)
+    read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
+    found = _read(source, data_root, strict=strict, **read)
     data = found.data
     if task not in (None, *TASKS):
         raise BadInput(unknown("task", task, TASKS))
@@ -264,7 +272,7 @@ def _test_data(
 ) -> Data | None:
     """The test data: what --test names, or a named set's own test split."""
     if test:
-        return readers.read(test, data_root=root, names=names, schema=schema, **read).data
+        return _read(test, root, names=names, schema=schema, **read).data
     if source in datasets.NAMES:
         return readers.read(source, data_root=root, split="test").data
     return None
@@ -274,13 +282,17 @@ def _corrupt(data: Data, text: str | None, recipe: Recipe) -> tuple[Data, dict[s
     """Wrong labels on purpose: the given ones become the hidden truth."""
     if text is None:
         return data, {}
-    truth = data.y if data.clean is None else data.clean
+    truth = _truth(data)
     kind, options = noise.parse(text)
     made = noise.corrupt(
         kind, data.x, truth, data.num_classes, generator=recipe.generator("noise"), **options
     )
     told = {"rate": made.rate, **made.summary()}
     return dataclasses.replace(data, y=made.y, clean=truth), told
+
+
+def _truth(data: Data) -> Tensor:
+    return data.y if data.clean is None else data.clean
 
 
 def _measure(trainer: Trainer, data: Data | None) -> Record:
@@ -361,11 +373,13 @@ def pretrain(
     ctx: typer.Context,
     source: Source,
     label: Label = None,
+    clean_label: CleanLabel = None,
+    drop: Drop = None,
     backbone: Annotated[str, typer.Option(help="name[:option=value,...] or auto")] = "auto",
     out_file: Annotated[Path, typer.Option("--out", help="encoder to write")] = Path(
         "encoder.safetensors"
     ),
-    image_column: Annotated[str | None, typer.Option(help="column with image paths")] = None,
+    image_column: ImageColumn = None,
     data_root: DataRoot = None,
 ) -> None:
     """Learn features without labels (SimCLR), for `fit --encoder`; a stopped command goes on.
@@ -382,13 +396,13 @@ def pretrain(
     flags = read_flags(ctx.args, known | {f.name: f for f in dataclasses.fields(Settings)})
     recipe = Recipe(**{name: flags.pop(name) for name in known if name in flags})
     text = "simclr:" + ",".join(f"{name}={value}" for name, value in flags.items())
-    read: dict[str, Any] = {"image_column": image_column, "data_root": data_root}
+    read = {"image_column": image_column, "clean_label": clean_label, "drop": drop}
     try:
-        data = readers.read(source, label=label, **read).data
+        data = _read(source, data_root, label=label, **read).data
     except BadInput:
         if label:
             raise
-        data = readers.read(source, labelled=False, **read).data
+        data = _read(source, data_root, labelled=False, **read).data
     signal.signal(signal.SIGTERM, _terminated)
     work = out_file.parent / f".{out_file.name}.work"
     with _Bar() as bar:
@@ -506,6 +520,7 @@ def _run_data(run: Path, config: dict[str, Any]) -> readers.Source:
     found = readers.read(
         _from_start(config["source"], config),
         data_root=_from_start(config["data_root"], config),
+        drop=config.get("drop") or (),
         **{key: config[key] for key in ("label", "clean_label", "image_column")},
     )
     if found.fingerprint != config["fingerprint"]:
@@ -568,17 +583,20 @@ def export_command(
 def diagnose(
     source: Source,
     label: Label = None,
+    clean_label: CleanLabel = None,
+    drop: Drop = None,
     noise_text: Annotated[
         str | None, typer.Option("--noise", help="corrupt first, e.g. instance:0.4")
     ] = None,
     rows: Annotated[int, typer.Option(help="look at so many rows at most")] = 4000,
     seed: Annotated[int, typer.Option()] = 0,
-    image_column: Annotated[str | None, typer.Option(help="column with image paths")] = None,
+    image_column: ImageColumn = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="JSON file to write")] = None,
     data_root: DataRoot = None,
 ) -> None:
     """How much noise, which classes, does it depend on the input; and what to do about it."""
-    found = readers.read(source, label=label, image_column=image_column, data_root=data_root).data
+    read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
+    found = _read(source, data_root, **read).data
     found, told = _corrupt(found, noise_text, Recipe(seed=seed))
     result = diagnose_data(found, most=rows, seed=seed)
     if told:
@@ -612,20 +630,26 @@ def noise_command(
     features: Annotated[str | None, typer.Option(help="standardized or raw255")] = None,
     out_file: Annotated[Path, typer.Option("--out", help="npz to write")] = Path("noisy.npz"),
     label: Label = None,
+    clean_label: CleanLabel = None,
+    drop: Drop = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Corrupt the labels of a data set; writes x, y, clean, and the true rows of T."""
+    """Corrupt the labels of a data set; writes x, y, clean, and the true rows of T.
+
+    The truth is the column of true labels where there is one, else the labels as they are.
+    """
     name, own = noise.parse(kind)
     if rate is None and name != "classwise" and "rate" not in own:
         rate = 0.4
     given = {"rate": rate, "features": features}
     options = {key: value for key, value in given.items() if value is not None}
-    data = readers.read(source, label=label, data_root=data_root).data
+    data = _read(source, data_root, label=label, clean_label=clean_label, drop=drop).data
     if data.lazy:
         raise BadInput("data that is read lazily is corrupted by `fit --noise`, not written here")
     generator = Recipe(seed=seed).generator("noise")
-    made = noise.corrupt(kind, data.x, data.y, data.num_classes, generator=generator, **options)
-    arrays: dict[str, Any] = {"x": np.asarray(data.x), "y": made.y.numpy(), "clean": data.y.numpy()}
+    truth = _truth(data)
+    made = noise.corrupt(kind, data.x, truth, data.num_classes, generator=generator, **options)
+    arrays: dict[str, Any] = {"x": np.asarray(data.x), "y": made.y.numpy(), "clean": truth.numpy()}
     arrays |= {"rows": made.rows.numpy(), "names": np.asarray(data.names or [])}
 
     def write(path: Path) -> None:
@@ -703,6 +727,14 @@ def demo(
 
 
 # ---- shared --------------------------------------------------------------------------------------
+
+
+def _read(source: str, root: Path | None, *, drop: Any = None, **options: Any) -> readers.Source:
+    """What a command was given, with a line on how it was read."""
+    found = readers.read(source, data_root=root, drop=drop or (), **options)
+    for note in found.notes:
+        out.print(note)
+    return found
 
 
 class _Bar:

@@ -45,11 +45,16 @@ class Schema:
 
 @dataclass(frozen=True)
 class Source:
-    """Data and where it comes from. paths: the image file of each row, where there is one."""
+    """Data and where it comes from.
+
+    paths: the image file of each row, where there is one.
+    notes: sentences on how it was read, which its owner may want to check.
+    """
 
     data: Data
     schema: Schema
     paths: list[str] | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def fingerprint(self) -> str:
@@ -70,6 +75,7 @@ class _Options:
     size: int | None
     lazy: bool | None
     strict: bool
+    notes: list[str] = field(default_factory=list)  # for the Source; the parts append to it
 
 
 def read(
@@ -118,7 +124,11 @@ def read(
         found.data.x.strict = strict
     data = found.data if labelled else _unlabelled(found.data)
     _check(data, options, what=_describe(source))
-    return replace(found, data=data)
+    if drop and not (found.schema.columns or found.schema.image_column):
+        raise BadInput(
+            f"{_sentence(_describe(source))} is no table; it has no column to leave out."
+        )
+    return replace(found, data=data, notes=options.notes)
 
 
 def _dispatch(source: Any, options: _Options) -> Source:
@@ -443,8 +453,7 @@ def _read_csv(path: Path, separator: str, options: _Options) -> pd.DataFrame:
     labels = [c for c in _label_columns(list(frame.columns), options, str(path)) if c is not None]
     raw = pd.read_csv(path, sep=separator, usecols=labels, dtype=str, keep_default_na=False)
     frame[labels] = raw[labels]
-    unnamed = [column for column in frame.columns[:1] if str(column).startswith("Unnamed: 0")]
-    return frame.drop(columns=unnamed)  # an index that pandas saved; it says nothing of the rows
+    return frame
 
 
 def _label_columns(
@@ -476,7 +485,8 @@ def _no_column(name: str, kind: str, columns: Sequence[Any], what: str) -> BadIn
 
 def _table(frame: pd.DataFrame, folder: Path, options: _Options, what: str) -> Source:
     frame = frame.reset_index(drop=True)
-    for column in options.drop:
+    schema = options.schema
+    for column in () if schema else options.drop:  # a second file need not have it
         if column not in frame.columns:
             raise _no_column(column, "dropped", list(frame.columns), what)
     label, clean_label = _label_columns(list(frame.columns), options, what)
@@ -489,8 +499,10 @@ def _table(frame: pd.DataFrame, folder: Path, options: _Options, what: str) -> S
         options,
         what,
     )
-    features = frame.drop(columns=[c for c in (label, clean_label, *options.drop) if c is not None])
-    schema = options.schema
+    # an index that pandas saved says nothing of the rows
+    index = [column for column in frame.columns[:1] if str(column).startswith("Unnamed: 0")]
+    others = [label, clean_label, *index, *options.drop]
+    features = frame.drop(columns=[c for c in others if c in frame.columns])
     image_column = _image_column(features, options, what)
     columns: dict[str, list[str] | None] = {}
     paths = None
@@ -501,6 +513,8 @@ def _table(frame: pd.DataFrame, folder: Path, options: _Options, what: str) -> S
     else:
         columns = schema.columns if schema else _columns(features, what)
         x = _features(features, columns, what)
+    if schema is None:
+        options.notes.append(_taken(list(frame.columns), columns, image_column, label, clean_label))
     data = Data(x, y, len(names), clean, tuple(names))
     return _with_schema(
         data,
@@ -510,6 +524,30 @@ def _table(frame: pd.DataFrame, folder: Path, options: _Options, what: str) -> S
         image_column=image_column,
         columns=columns,
     )
+
+
+def _taken(
+    names: Sequence[Any],
+    columns: dict[str, list[str] | None],
+    image_column: str | None,
+    label: str | None,
+    clean_label: str | None,
+) -> str:
+    """Which columns became features, and which did not."""
+    numbers = sum(categories is None for categories in columns.values())
+    kinds = ((numbers, "number", "numbers"), (len(columns) - numbers, "category", "categories"))
+    counts = " and ".join(f"{n} {one if n == 1 else many}" for n, one, many in kinds if n)
+    taken = f"{counts} ({_few(columns)})" if columns else f"the images of column {image_column!r}"
+    roles = {label: " (the labels)", clean_label: " (the truth)"}
+    used = {*columns, image_column}
+    left = [f"{name}{roles.get(name, '')}" for name in names if str(name) not in used]
+    return f"features: {taken}; left out: {_few(left) or 'nothing'}"
+
+
+def _few(names: Iterable[Any], most: int = 8) -> str:
+    """The first of these names."""
+    names = [str(name) for name in names]
+    return ", ".join(names[:most]) + (f", ... {len(names) - most} more" * (len(names) > most))
 
 
 def _image_column(frame: pd.DataFrame, options: _Options, what: str) -> str | None:
