@@ -396,8 +396,46 @@ def test_empty_labels_and_equal_names_are_refused():
 def test_a_model_that_seldom_agrees_is_said_to_be_weak():
     p, y, _, _ = simulate(0)
     assert not any("too weak" in note for note in audit(p, y).notes)
-    blind = np.random.default_rng(0).dirichlet(np.ones(5), len(y))
-    assert any("only 2" in note and "too weak" in note for note in audit(blind, y).notes)  # 20 %
+    rng = np.random.default_rng(0)
+    dim = np.where(rng.random((len(y), 1)) < 0.5, p, rng.dirichlet(np.ones(5), len(y)))
+    found = audit(dim, y)
+    assert any("too weak" in note for note in found.notes) and not found.at_chance
+
+
+@pytest.mark.parametrize("model", ["blind", "nearly blind", "largest class"])
+def test_a_model_at_chance_level_is_said_to_know_nothing(model):
+    rng = np.random.default_rng(0)
+    y = rng.choice(4, 2000, p=(0.7, 0.1, 0.1, 0.1))
+    p = rng.dirichlet(np.ones(4), len(y))
+    if model == "nearly blind":  # surely better than chance, and of no use
+        p[np.arange(len(y)), y] += 0.02
+        p /= p.sum(1, keepdims=True)
+    if model == "largest class":  # right in 70 % of the rows
+        p = np.tile([0.7, 0.1, 0.1, 0.1], (len(y), 1))
+    found = audit(p, y)
+    assert found.at_chance and "no more than chance" in found.summary()
+    assert any("Change no label" in note for note in found.notes)
+    assert not any("too weak" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.4])
+def test_wrong_labels_do_not_make_a_good_model_one_of_chance(rate):
+    """Nor does a rare class that it knows, where always saying the other one is right as often."""
+    rng = np.random.default_rng(0)
+    clean = np.arange(1000) % 2
+    y = np.where(rng.random(1000) < rate, 1 - clean, clean)
+    assert not audit(np.eye(2)[clean] * 0.9 + 0.05, y).at_chance
+    rare = (rng.random(2000) < 0.05).astype(int)
+    guess = np.where(rng.random(2000) < 0.07, 1, rare)
+    assert (guess == rare).mean() <= (rare == 0).mean()
+    assert not audit(np.eye(2)[guess] * 0.9 + 0.05, rare).at_chance
+
+
+def test_rows_that_are_not_judged_are_counted():
+    p, y, _, _ = simulate(0, n=100)
+    assert "rows" not in audit(p, y).summary()
+    y[:2] = -1
+    assert "2 of 100 rows could not be judged" in audit(p, y).summary()
 
 
 def test_an_audit_prints_as_a_sentence():

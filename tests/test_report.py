@@ -418,3 +418,21 @@ def test_a_weak_model_is_told_at_the_top(tmp_path):
     _, page = written(tmp_path, found)
     assert page.text.count("too weak") == 1
     assert page.text.index("too weak") < page.text.index("What to do next")
+
+
+def test_a_model_at_chance_level_changes_no_label(tmp_path):
+    rng = np.random.default_rng(0)
+    found = audit(rng.dirichlet(np.ones(4), 500), rng.integers(0, 4, 500))
+    assert found.issues.is_label_issue.any()
+    _, page = written(tmp_path, found)
+    assert "no more than chance" in page.text and "Change no label" in page.text
+    for word in ("--fix-above", "ytilde review", "The worst labels", "labels are probably wrong"):
+        assert word not in page.text
+
+
+def test_rows_that_could_not_be_judged_are_counted(tmp_path):
+    found, _ = synthetic()
+    assert "of 600 rows" not in written(tmp_path, found)[1].text
+    p, y = np.eye(3)[np.arange(600) % 3] * 0.9 + 1 / 30, np.arange(600) % 3
+    y[:2] = -1
+    assert "of 600 rows, in 3 classes" in written(tmp_path, audit(p, y))[1].text

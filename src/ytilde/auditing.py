@@ -14,6 +14,7 @@ attitudes, and says how far the two disagree:
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,15 @@ NOTE_WEAK = (
     "labels are wrong, or the model is too weak to judge them. Look at some before you fix any, or "
     "train longer, with more data or a better network."
 )
+CHANCE = (
+    0.05  # Cohen's kappa of best guesses and labels, at its lower bound: below, nobody can judge
+)
+NOTE_CHANCE = (
+    "The model's best guess is the given label in only {share:.0f} % of the rows, where chance "
+    "alone gives {chance:.0f} %: it has learnt next to nothing of these labels, so it cannot tell "
+    "which are wrong. Change no label by this audit. See whether inputs and labels belong "
+    "together, then train longer, with more data or a better network, and audit again."
+)
 NOTE_OUT_OF_FOLD = "The probabilities should come from models that did not train on the row."
 
 
@@ -107,18 +117,23 @@ class Audit:
     names: tuple[str, ...] | None = None
     notes: list[str] = field(default_factory=list)
     context: dict[str, Any] = field(default_factory=dict)  # images, history ... for the report
+    at_chance: bool = False  # the model agrees with the labels as chance does: nothing can be told
+    unjudged: int = 0  # rows without a label, or whose image cannot be read
 
     def __repr__(self) -> str:
         return f"<Audit: {self.summary()}>"
 
     def summary(self) -> str:
-        """Two sentences for a person."""
+        """A few sentences for a person."""
         n, found = len(self.issues), int(self.issues.is_label_issue.sum())
+        if self.at_chance:
+            return f"Nothing can be said of these {n} labels: the model knows no more than chance."
         low, high = round(self.num_errors.low), round(self.num_errors.high)
+        left_out = f" {self.unjudged} of {n + self.unjudged} rows could not be judged."
         return (
             f"About {round(self.num_errors)} of {n} labels are wrong "
             f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}). "
-            f"{found} are more likely wrong than right."
+            f"{found} are more likely wrong than right.{left_out if self.unjudged else ''}"
         )
 
     def fixed_labels(self, above: float) -> pd.DataFrame:
@@ -154,6 +169,8 @@ class Audit:
         }
         everything = {
             "rows": len(self.issues),
+            "unjudged": self.unjudged,
+            "at_chance": self.at_chance,
             **figures,
             "names": list(self.names) if self.names else None,
             "transition": self.transition.tolist(),
@@ -430,6 +447,8 @@ def _summary(known: _Known, judged: _Judged, names: tuple[str, ...] | None) -> A
         pairs=_pairs(judged, y, flagged, shown),
         names=names,
         notes=_notes(known),
+        at_chance=_Agreement.of(known.p, known.y).is_chance,
+        unjudged=len(known.y) - n,
     )
 
 
@@ -438,10 +457,36 @@ def _notes(known: _Known) -> list[str]:
     return [*weakness(known.p, known.y), *assumption, NOTE_OUT_OF_FOLD]
 
 
+class _Agreement(NamedTuple):
+    """How often the best guess is the given label."""
+
+    share: float
+    chance: float  # the same for guesses and labels that know nothing of each other
+    rows: int
+
+    @staticmethod
+    def of(p: np.ndarray, y: Labels) -> _Agreement:
+        rows = np.flatnonzero(y != IGNORE)
+        best, given = p[rows].argmax(1), y[rows]
+        guesses, labels = (np.bincount(v, minlength=p.shape[1]) / len(rows) for v in (best, given))
+        return _Agreement(float((best == given).mean()), float(guesses @ labels), len(rows))
+
+    @property
+    def is_chance(self) -> bool:
+        """Is Cohen's kappa (1960) below CHANCE, or not surely (95 %, one-sided) above it?
+
+        Guessing the largest class always has kappa 0, however often that is right.
+        """
+        error = 1.645 * math.sqrt(self.share * (1 - self.share) / self.rows)
+        return self.share - error - self.chance < CHANCE * (1 - self.chance)
+
+
 def weakness(p: np.ndarray, y: Labels) -> list[str]:
     """What to say of probabilities [N, K] that seldom agree with the labels [N], if they do."""
-    share = float((p.argmax(1) == y)[y != IGNORE].mean())
-    return [NOTE_WEAK.format(share=100 * share)] if share < WEAK else []
+    found = _Agreement.of(p, y)
+    if found.is_chance:
+        return [NOTE_CHANCE.format(share=100 * found.share, chance=100 * found.chance)]
+    return [NOTE_WEAK.format(share=100 * found.share)] if found.share < WEAK else []
 
 
 def _interval(judged: _Judged, n: int) -> Estimate:

@@ -69,6 +69,7 @@ def write(
     source = _Source(images, None if rows is None else table(rows), paths, quota)
     context = {
         "title": _text(title or "Which labels are wrong?"),
+        "at_chance": audit.at_chance,
         "figures": _figures(audit),
         "measured": {_text(name): _text(value) for name, value in (measured or {}).items()},
         "wrong": [_card(issue, source) for issue in _each(wrong)],
@@ -80,8 +81,8 @@ def write(
         "curves": _curves(history),
         "reliability": _reliability_chart(reliability),
         "advice": _advice(audit, target),
-        "notes": [_text(note, 400) for note in audit.notes],
-        "weak": NOTE_WEAK.partition("{")[0],  # that note stands at the top
+        "notes": [_text(note, 600) for note in audit.notes],
+        "weak": NOTE_WEAK.partition("{")[0],  # that note, or NOTE_CHANCE, stands at the top
     }
     # A file name may hold bytes that are no text: they become "?" instead of an error.
     write_text(target, _render(context).encode("utf-8", "replace").decode())
@@ -162,6 +163,7 @@ def _figures(audit: Audit) -> dict[str, Any]:
     flagged = audit.issues.is_label_issue
     return {
         "rows": len(audit.issues),
+        "unjudged": audit.unjudged,
         "classes": len(audit.transition),
         "errors": audit.num_errors,
         "rate": audit.noise_rate,
@@ -180,6 +182,12 @@ def _advice(audit: Audit, target: Path) -> list[_Advice]:
     run = "RUN"
     if (target.parent / "config.json").exists():
         run = shlex.quote(_text(target.parent, 400))
+    if audit.at_chance:
+        return [
+            _Advice("Leave the labels as they are: this model cannot judge them."),
+            _Advice("See whether the right column holds the labels and each input carries its own. "
+                    "Then train longer, with more data, or with a better network or features."),
+        ]  # fmt: skip
     if audit.noise_rate.high < 0.01:
         return [_Advice("The labels look right. Train on them as they are; nothing must be fixed.")]
     advice = [
