@@ -174,6 +174,28 @@ def test_an_audit_of_the_wrong_shape_is_one_sentence():
         clf.audit(np.zeros((4, 1, 8, 8)), maps)
 
 
+def test_an_audit_of_the_same_trains_nothing_again(digits, tmp_path):
+    x, y = digits[0][:120], torch.from_numpy(digits[1][:120])
+    data = Data(torch.from_numpy(x), y, 10)
+    for method, field in (("ce", {}), ("volminnet", {"lam": 1e-3})):  # without and with a T(x)
+        clf = Classifier(method, epochs=2, **SMALL)
+        keep, fits = tmp_path / f"{method}.safetensors", []
+        ask = {"folds": 2, "keep": keep, "on_record": fits.append}
+        first = clf.audit_data(data, **ask)
+        trained = len(fits)
+        again = clf.audit_data(data, **ask)
+        assert len(fits) == trained > 0 and again.issues.equals(first.issues)
+        assert (again.transition == first.transition).all()
+        assert any("Nothing was trained again" in note for note in again.notes)
+        others = [Data(data.x, y.flip(0), 10), Data(data.x[:100], y[:100], 10)]
+        for other in others:  # other labels, other rows
+            clf.audit_data(other, **ask)
+        Classifier(create(method, **field), epochs=3, **SMALL).audit_data(data, **ask)
+        assert len(fits) == trained * 3 + 6
+        keep.write_bytes(b"damaged")
+        assert clf.audit_data(data, **ask).issues.equals(first.issues)
+
+
 def test_rare_and_missing_labels_do_not_stop_an_audit():
     x, y = make_blobs(60, centers=2, random_state=0)
     y[0] = 2

@@ -24,10 +24,10 @@ from . import checkpoint, parallel
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from .data import IGNORE, BadInput, Batch, Data
 from .encoder import Encoder
-from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe
+from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe, hash_of
 from .images import without_unreadable
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
-from .readers import as_inputs
+from .readers import as_inputs, fingerprint
 from .transition import confident_joint
 from .transition import given as given_transition
 from .tuning import SHORT_LIST, choose_method, of_race
@@ -36,6 +36,7 @@ RECIPE_FIELDS = (
     "epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule", "augment",
     "precision", "ema", "clip", "val", "keep", "patience", "balance", "device",
 )  # fmt: skip
+KEPT = 2**28  # bytes of an audit's probabilities and T(x) up to which they are kept in a file
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
 
 
@@ -334,10 +335,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
         data: Data,
         folds: int = 5,
         on_record: Callable[[Record], None] = lambda record: None,
+        keep: Path | None = None,
     ) -> Audit:
         """The audit of a Data (which may be lazy); images that cannot be read are left out.
 
         on_record: hears of every epoch of the folds' fits; the record's stage names the fold.
+        keep: a file for what these fits say, so that the next audit of the same needs none.
         """
         if data.y.dim() > 1:
             raise BadInput(ONE_LABEL)
@@ -348,9 +351,15 @@ class Classifier(ClassifierMixin, BaseEstimator):
             found = audit(self.predict_proba(data), data.y, transition=T, names=data.names)
             found.notes.append("In-sample: the model that judged the labels was trained on them.")
         else:
-            probs, T = self._out_of_fold(data, folds, on_record)
+            made_of = self._audit_key(data, folds) if keep else ""
+            kept = _kept(keep, made_of)
+            probs, T = kept or self._out_of_fold(data, folds, on_record)
             found = audit(probs, data.y, transition=T, names=data.names)
             found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
+            if kept:
+                found.notes.append(f"Nothing was trained again: {keep} holds what the folds said.")
+            elif keep:
+                _keep(keep, made_of, probs, T)
             count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
             if rare := [data.class_name(k) for k, n in enumerate(count.tolist()) if n == 1]:
                 found.notes.append(
@@ -360,6 +369,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
         found.notes.extend(unread)
         found.context["images" if len(data.shape) > 1 else "rows"] = data.x
         return found
+
+    def _audit_key(self, data: Data, folds: int) -> str:
+        """The hash of all that the folds' answers depend on."""
+        method = self.method_.name if self._is_auto() else self.method
+        settings = self.get_params(deep=False) | {"method": method}
+        return hash_of([fingerprint(data), folds, repr(settings)])
 
     def _check_classes(self, data: Data) -> None:
         if data.num_classes != len(self.classes_):
@@ -494,6 +509,23 @@ def as_images(X: Any) -> Tensor:
     if _ndim(X) not in (3, 4):
         raise BadInput(f"X must be [N, D] features or [N, C, H, W] images, not {np.shape(X)}")
     return as_inputs(X, "X")
+
+
+def _kept(path: Path | None, made_of: str) -> tuple[NDArray[Any], NDArray[Any] | None] | None:
+    """Probabilities and T that an earlier audit of the same left there."""
+    paths = [path] if path else []
+    found, _ = checkpoint.newest(paths, lambda tensors, meta: meta.get("made_of") == made_of)
+    if found is None:
+        return None
+    tensors = {name: tensor.numpy() for name, tensor in found[0].items()}
+    return tensors["probs"], tensors.get("T")
+
+
+def _keep(path: Path, made_of: str, probs: NDArray[Any], T: NDArray[Any] | None) -> None:
+    arrays = {"probs": probs} if T is None else {"probs": probs, "T": T}
+    if sum(array.nbytes for array in arrays.values()) <= KEPT:
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        checkpoint.save(path, tensors, {"made_of": made_of, "count": 0})
 
 
 def _fit_beside(method: Method, data: Data, recipe: Recipe, options: dict[str, Any]) -> None:
