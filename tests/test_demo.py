@@ -53,6 +53,7 @@ def test_report_holds_pictures_curves_and_measures(demo):
     assert "plain training" in text and "robust training" in text
     assert f"{100 * figures['recall']:.1f} %" in text
     assert len(text) < 1_000_000
+    assert "ytilde review" not in text and "--method elr" not in text  # no run; and elr it was
 
 
 def test_says_where_things_are(demo, capsys, monkeypatch):

@@ -182,6 +182,7 @@ def test_an_audit_of_the_same_trains_nothing_again(digits, tmp_path):
         keep, fits = tmp_path / f"{method}.safetensors", []
         ask = {"folds": 2, "keep": keep, "on_record": fits.append}
         first = clf.audit_data(data, **ask)
+        assert first.context["method"] == method
         trained = len(fits)
         again = clf.audit_data(data, **ask)
         assert len(fits) == trained > 0 and again.issues.equals(first.issues)

@@ -286,11 +286,21 @@ def test_clean_labels_are_called_clean(tmp_path):
 
 def test_commands_name_the_run(tmp_path):
     found, _ = synthetic()
-    assert "ytilde audit RUN --fix-above" in written(tmp_path, found)[1].text
+    page = written(tmp_path, found)[1].text  # there is no run, so there is no command for one
+    assert "ytilde audit" not in page and "ytilde review" not in page
+    assert "found.fixed_labels(above=0.95)" in page
     run = tmp_path / "my run"
     run.mkdir()
     (run / "config.json").write_text("{}")
     assert f"ytilde audit '{run}' --fix-above" in written(run, found)[1].text
+
+
+def test_a_robust_method_is_not_advised_to_who_has_one(tmp_path):
+    found, _ = synthetic()
+    for method in ("", "ce"):
+        assert "--method elr" in written(tmp_path, found, method=method)[1].text
+    page = written(tmp_path, found, method="elr")[1].text
+    assert "--method" not in page and "trained with elr" in page
 
 
 def test_audit_writes_it(tmp_path):

@@ -132,6 +132,7 @@ def _write(
     write_text(out / MARK, json.dumps(figures, indent=1))
     context: dict[str, Any] = {
         "title": "Which of these 6,000 labels are wrong?",
+        "method": ROBUST,
         "images": data.x,
         "history": {name: clf.history_ for name, clf in fitted.items()},
         "reliability": metrics.reliability(found.issues.p_wrong.to_numpy(), wrong, bins=10),

@@ -175,6 +175,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _is_auto(self) -> bool:
         return isinstance(self.method, str) and self.method == "auto"
 
+    def _method_name(self) -> str:
+        """The method's name; of "auto" the winner's, once there is one."""
+        if self._is_auto() and hasattr(self, "method_"):
+            return self.method_.name
+        return self.method.name if isinstance(self.method, Method) else self.method
+
     def _auto_method(self, data: Data, options: dict[str, Any]) -> Method:
         """The winner of a race of SHORT_LIST; the options are those of the fit that follows."""
         own = {k: v for k, v in options.items() if k not in ("folder", "on_record", "monitor")}
@@ -367,12 +373,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
                     "judged by a model that never saw its class."
                 )
         found.notes.extend(unread)
+        found.context["method"] = self._method_name()
         found.context["images" if len(data.shape) > 1 else "rows"] = data.x
         return found
 
     def _audit_key(self, data: Data, folds: int) -> str:
         """The hash of all that the folds' answers depend on."""
-        method = self.method_.name if self._is_auto() else self.method
+        method = self._method_name() if self._is_auto() else self.method
         settings = self.get_params(deep=False) | {"method": method}
         return hash_of([fingerprint(data), folds, repr(settings)])
 
@@ -410,8 +417,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
         for number, (train, held) in enumerate(cuts, 1):
             fitted = clone(self)
-            if self._is_auto() and hasattr(self, "method_"):
-                fitted.set_params(method=self.method_.name)  # one race is enough
+            if self._is_auto():
+                fitted.set_params(method=self._method_name())  # one race is enough
             fitted.fit_data(
                 data.rows(torch.from_numpy(train)), on_record=partial(show, number=number)
             )

@@ -55,13 +55,15 @@ def write(
     reliability: Reliability | None = None,
     examples: int = 60,
     measured: Mapping[str, str] | None = None,
+    method: str = "",
 ) -> None:
     """Write the report of an audit; the row `index` of its issues is a row of images and rows.
 
     images: [N, C, H, W], uint8 or float in [0, 1], in memory or lazy; rows: a table's values [N,
     D]; paths: a file name for each row. history: a run's records, or those of several runs by
     name. reliability: of p_wrong, where the truth is known; measured: figures (name: text) against
-    the truth. examples: wrong labels shown; the ambiguous ones come on top.
+    the truth. examples: wrong labels shown; the ambiguous ones come on top. method: what the model
+    that judged was trained with; it is not advised again.
     """
     target = Path(path)
     wrong, unclear = _choose(audit.issues, examples)
@@ -80,7 +82,7 @@ def write(
         "histograms": _histograms(audit.issues),
         "curves": _curves(history),
         "reliability": _reliability_chart(reliability),
-        "advice": _advice(audit, target),
+        "advice": _advice(audit, target, method),
         "notes": [_text(note, 600) for note in audit.notes],
         "weak": NOTE_WEAK.partition("{")[0],  # that note, or NOTE_CHANCE, stands at the top
     }
@@ -177,11 +179,8 @@ class _Advice(NamedTuple):
     command: str | None = None
 
 
-def _advice(audit: Audit, target: Path) -> list[_Advice]:
-    """What to do next, with the run's own folder in the commands where there is one."""
-    run = "RUN"
-    if (target.parent / "config.json").exists():
-        run = shlex.quote(_text(target.parent, 400))
+def _advice(audit: Audit, target: Path, method: str) -> list[_Advice]:
+    """What to do next; the commands are those of the run whose folder the report goes to."""
     if audit.at_chance:
         return [
             _Advice("Leave the labels as they are: this model cannot judge them."),
@@ -190,16 +189,7 @@ def _advice(audit: Audit, target: Path) -> list[_Advice]:
         ]  # fmt: skip
     if audit.noise_rate.high < 0.01:
         return [_Advice("The labels look right. Train on them as they are; nothing must be fixed.")]
-    advice = [
-        _Advice("Look through the suspects below. All are in issues.csv: sort it by p_wrong. "
-                "predicted_label is what the label should probably be. Or decide on them one by "
-                "one, with the keyboard:", f"ytilde review {run}"),
-        _Advice("Let ytilde correct only those it is nearly sure of. The original labels stay "
-                "untouched; the corrected ones go to labels.csv.",
-                f"ytilde audit {run} --fix-above 0.95"),
-        _Advice("Or leave the labels and train with a method that survives the wrong ones.",
-                "ytilde fit DATA --label COLUMN --method elr"),
-    ]  # fmt: skip
+    advice = [*_corrections(target.parent), _training(method)]
     if len(audit.pairs):
         worst = audit.pairs.iloc[0]
         given, true = _text(worst.given_label), _text(worst.predicted_label)
@@ -213,6 +203,33 @@ def _advice(audit: Audit, target: Path) -> list[_Advice]:
             "are hard, not wrong."
         ))  # fmt: skip
     return advice
+
+
+def _corrections(folder: Path) -> list[_Advice]:
+    look = (
+        "Look through the suspects below. All are in issues.csv: sort it by p_wrong. "
+        "predicted_label is what the label should probably be."
+    )
+    sure = "Let ytilde correct only those it is nearly sure of. The original labels stay untouched"
+    if not (folder / "config.json").exists():  # no run: the audit was made in Python, or by a demo
+        in_python = "found.fixed_labels(above=0.95)"
+        return [_Advice(look), _Advice(f"{sure}. In Python, with the audit:", in_python)]
+    run = shlex.quote(_text(folder, 400))
+    decide, fix = f"ytilde review {run}", f"ytilde audit {run} --fix-above 0.95"
+    return [
+        _Advice(f"{look} Or decide on them one by one, with the keyboard:", decide),
+        _Advice(f"{sure}; the corrected ones go to labels.csv.", fix),
+    ]
+
+
+def _training(method: str) -> _Advice:
+    if method in ("", "ce"):
+        text = "Or leave the labels and train with a method that survives the wrong ones."
+        return _Advice(text, "ytilde fit DATA --label COLUMN --method elr")
+    return _Advice(
+        f"Or leave the labels: the model was trained with {_text(method)}, which is made to "
+        "survive wrong ones."
+    )
 
 
 # --- galleries -------------------------------------------------------------------------------
