@@ -418,8 +418,8 @@ def test_true_labels_and_dropped_columns_are_no_features(tmp_path):
     frame = blobs(tmp_path / "d.csv", ["a", "b"], id=np.arange(120), colour=["red", "blue"] * 60)
     frame.assign(truth=frame.label).to_csv(tmp_path / "d.csv", index=False)
     given = [tmp_path / "d.csv", "--clean-label", "truth", "--drop", "id"]
-    line = "features: 4 numbers and 1 category (a, b, c, d, colour); left out: label (the labels), "
-    line += "id, truth (the truth)\n"
+    line = "data: features are 4 numbers and 1 category (a, b, c, d, colour); "
+    line += "left out: label (the labels), id, truth (the truth)\n"
     refused("diagnose", *given[:2], "trutz", match="no clean label column 'trutz'")
     refused("diagnose", *given[:-1], "idd", match="no dropped column 'idd'")
     assert line in ytilde("diagnose", *given).stdout
@@ -436,8 +436,21 @@ def test_a_run_remembers_which_columns_are_no_features(tmp_path):
     frame.drop(columns="id").to_csv(tmp_path / "t.csv", index=False)
     words = ["fit", tmp_path / "d.csv", *FAST, "--drop", "id", "--out", tmp_path / "r"]
     told = ytilde(*words, "--test", tmp_path / "t.csv").stdout
-    assert told.count("features: ") == 1 and "features: 4 numbers (a, b, c, d)" in told
+    assert told.count("data: ") == 1 and "data: features are 4 numbers (a, b, c, d)" in told
     for source in ("d.csv", "t.csv"):
         ytilde("predict", tmp_path / "r", tmp_path / source, "--out", tmp_path / "p.csv")
     ytilde("audit", tmp_path / "r", "--folds", "0")
     refused("fit", "digits", "--drop", "id", match="no table")
+
+
+def test_a_quantity_in_the_place_of_labels_is_refused(table):
+    refused("fit", table / "train.csv", "--label", "a", match="a quantity, not classes")
+
+
+def test_a_new_category_refuses_no_predictions(tmp_path):
+    frame = blobs(tmp_path / "d.csv", ["x", "y"], colour=["red", "blue"] * 60)
+    ytilde("fit", tmp_path / "d.csv", *FAST, "--out", tmp_path / "r")
+    frame.assign(colour="mauve").head(5).to_csv(tmp_path / "n.csv", index=False)
+    told = ytilde("predict", tmp_path / "r", tmp_path / "n.csv", "--out", tmp_path / "p.csv").stdout
+    assert "data: 5 rows (0, 1, 2, 3, 4; counting from 0) of column 'colour' of " in told
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 5

@@ -111,12 +111,17 @@ MANY = "\n".join(f"name{i},{i % 2}" for i in range(30))
         ("a,label\n", "no rows"),
         ("", "cannot be read as a table"),
         ("a,label\n1,x\n2,x\n", "two classes or more"),
-        ("a,label\n1,x\n,y\n", "Row 1 of column 'a' .* no finite number"),
-        ("a,label\n1,x\ninf,y\n", "Row 1 of column 'a' .* no finite number"),
-        ("a,label\n1,x\n1e60,y\n", "Row 1 of column 'a' .* no finite number"),
-        ("a,label\n1,x\n2,\n", "Row 1 of the labels .* is empty"),
-        ("a,label\n1,x\n2,y\nthree,x\n", "Row 2 of column 'a' .* 'three', not a number"),
-        ("c,label\nred,x\n,y\nblue,x\n", "Row 1 of column 'c' .* is empty"),
+        ("a,label\n1,x\n,y\n", r"no finite number in row 1 \(counting from 0\) of column 'a'"),
+        ("a,label\n1,x\ninf,y\n", r"no finite number in row 1 \(counting from 0\) of column 'a'"),
+        ("a,label\n1,x\n1e60,y\n", r"no finite number in row 1 \(counting from 0\) of column 'a'"),
+        ("a,label\n1,x\n2,\n", "nothing in row 1 .counting from 0. of the labels of"),
+        ("a,label\n1,x\n2,y\nthree,x\n", "no number, .* in row 2 .* of column 'a' of .*'three'"),
+        (
+            "a,label\n1,x\n2,\n3,y\n4,\n",
+            r"nothing in 2 rows \(1, 3; counting from 0\) of the labels",
+        ),
+        ("a,label\n,x\n2,y\n,y\n", r"no finite number in 2 rows \(0, 2; counting from 0\)"),
+        ("c,label\nred,x\n,y\nblue,x\n", "nothing in row 1 .* of column 'c'"),
         ("t,label\n" + MANY, "text with 30 different values"),
         ("label\nx\ny\n", "no feature column"),
         ("a,label\n1,x,3,4\n2,y\n3,y,4,5,6\n", "cannot be read as a table .*line 4"),
@@ -132,19 +137,39 @@ def test_bad_tables(tmp_path, text, sentence):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (
-            "a,b,colour,label\n1,2,mauve,dog\n",
-            r"Row 0 of column 'colour' of .* is 'mauve', a value .* known ones are blue, red\.",
-        ),
-        ("a,b,colour,label\n1,2,red,dgo\n", r"'dgo', which is not one of the 2 classes \(dog\)"),
+        ("a,b,colour,label\n1,2,,dog\n", "nothing in row 0 .* of column 'colour'"),
+        ("a,b,colour,label\n1,2,red,dgo\n", r"'dgo' in row 0 .* 2 classes \(did you mean dog\?\)"),
         ("a,colour,label\n1,red,dog\n", "no feature column 'b'"),
-        ("a,b,colour,label\n1,x,red,dog\n", "Row 0 of column 'b' .* is x"),
+        ("a,b,colour,label\n1,x,red,dog\n", "no finite number in row 0 .* of column 'b' .*but x"),
     ],
 )
 def test_bad_second_tables(tmp_path, text, sentence):
     schema = read(csv(tmp_path / "d.csv", TABLE)).schema
     with pytest.raises(BadInput, match=sentence):
         read(csv(tmp_path / "e.csv", text), schema=schema)
+
+
+def test_a_category_that_training_did_not_have_is_none_of_the_known_ones(tmp_path):
+    schema = read(csv(tmp_path / "d.csv", TABLE)).schema
+    text = "a,b,colour\n1,2,mauve\n3,4,red\n5,6,pink\n"
+    found = read(csv(tmp_path / "e.csv", text), schema=schema, labelled=False)
+    assert found.data.x.tolist() == [[1, 0, 0, 2], [3, 0, 1, 4], [5, 0, 0, 6]]
+    (note,) = found.notes
+    assert note.startswith("2 rows (0, 2; counting from 0) of column 'colour' of ")
+    assert note.endswith("that training did not have ('mauve'): taken as none of blue, red")
+
+
+def test_a_quantity_is_no_label(tmp_path):
+    values = np.random.default_rng(0).normal(size=(60, 2)).round(3)
+    path = tmp_path / "d.csv"
+    pd.DataFrame(values, columns=["a", "label"]).to_csv(path, index=False)
+    with pytest.raises(BadInput, match="60 different numbers in 60 rows: a quantity, not classes"):
+        read(path)
+    # codes with fractions (of a disease, 250.01) and whole numbers are classes
+    for names in (250 + np.arange(20) / 100, np.arange(60), ["0.5", "1.5", "x"]):
+        labels = np.resize(np.asarray(names).astype(str), 60)
+        pd.DataFrame({"a": values[:, 0], "label": labels}).to_csv(path, index=False)
+        assert read(path).data.num_classes == len(names)
 
 
 def test_a_set_of_the_same_name_does_not_hide_what_lies_here(tmp_path, monkeypatch):
@@ -214,7 +239,7 @@ def test_encode_refuses():
         encode(np.array([0.5, 1]), None)
     with pytest.raises(BadInput, match="all be different"):
         encode(np.array(["a"]), ["a", "a"])
-    with pytest.raises(BadInput, match=r"Row 1 .* is empty"):
+    with pytest.raises(BadInput, match="nothing in row 1"):
         encode(np.array([0, np.nan]), None)
     assert encode(np.array([1, np.nan]), ["0", "1"], clean=True)[0].tolist() == [1, -1]
 
@@ -261,7 +286,7 @@ def with_nan() -> np.ndarray:
         (np.zeros((0, 2)), [], "no rows"),
         (np.zeros((3, 2)), [0, 0, 0], "two classes"),
         (np.zeros((3, 2)), [0, 1], "3 inputs and 2 labels"),
-        (with_nan(), [0, 1, 0], r"Row 1 .* missing or infinite .*column 1"),
+        (with_nan(), [0, 1, 0], r"missing or infinite value in row 1 .* .column 1."),
         (np.zeros(3), [0, 1, 0], r"shape \(3,\)"),
         (np.array([["a"], ["b"]]), [0, 1], "instead of numbers"),
         (np.full((2, 1, 4, 4), 2.0), [0, 1], "floats from 0 to 1"),
@@ -290,7 +315,7 @@ def test_shapes_and_classes_must_match_the_training_data():
     schema = read((np.zeros((2, 3)), ["a", "b"])).schema
     with pytest.raises(BadInput, match=r"shape \(4,\), but the model was fitted on \(3,\)"):
         read(np.zeros((2, 4)), schema=schema, labelled=False)
-    with pytest.raises(BadInput, match="'c', which is not one of the 2 classes"):
+    with pytest.raises(BadInput, match=r"'c' in .*, which is not one of the 2 classes \(a, b\)"):
         read((np.zeros((1, 3)), ["c"]), schema=schema)
     assert read((np.zeros((1, 3)), ["b"]), schema=schema).data.y.tolist() == [1]
     two = read("moons").schema

@@ -426,9 +426,7 @@ def predict(
 ) -> None:
     """Predict the labels of new data with a trained run."""
     clf, config = _load(run)
-    found = readers.read(
-        source, data_root=data_root, schema=_schema(config), split=split, labelled=False
-    )
+    found = _read(source, data_root, schema=_schema(config), split=split, labelled=False)
     _write_predictions(out_file, clf, found.data, given=False)
     out.print(f"{len(found.data)} predictions written to {out_file}")
 
@@ -730,10 +728,10 @@ def demo(
 
 
 def _read(source: str, root: Path | None, *, drop: Any = None, **options: Any) -> readers.Source:
-    """What a command was given, with a line on how it was read."""
+    """What a command was given, with lines on how it was read."""
     found = readers.read(source, data_root=root, drop=drop or (), **options)
     for note in found.notes:
-        out.print(note)
+        out.print(f"data: {note}")
     return found
 
 

@@ -242,13 +242,11 @@ def encode(
     *,
     what: str = "the labels",
     clean: bool = False,
-    category: bool = False,
 ) -> tuple[Tensor, list[str]]:
     """Labels of any shape, ints or strings, as int64 and the class names.
 
     Without `names` the classes are sorted, as numbers where all are whole numbers. -1 stays -1 for
     pixels. In `clean` labels an unknown truth, empty or -1, becomes -1; elsewhere it is refused.
-    category: these are a feature column's values, and messages call them so.
     """
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     flat, values = pd.factorize(pd.Series(array.reshape(-1)))
@@ -261,21 +259,32 @@ def encode(
         raise BadInput(f"The class names must all be different: {', '.join(chosen)}.")
     for code, name in enumerate(found):
         if name not in place:
-            row = np.argwhere(codes == code)[0][0]
-            if category:
-                raise BadInput(
-                    f"Row {row} of {what} is {name!r}, a value that the column did not have in "
-                    f"training; the known ones are {', '.join(chosen)}."
-                )
-            near = difflib.get_close_matches(name, chosen, 3) or chosen[:10]
+            rows = _rows(np.argwhere(codes == code)[:, 0])
+            near = difflib.get_close_matches(name, chosen, 3)
+            hint = f"did you mean {' or '.join(near)}?" if near else _few(chosen, 10)
             raise BadInput(
-                f"Row {row} of {what} is {name!r}, which is not one of the "
-                f"{len(chosen)} classes ({', '.join(near)}{', ...' if len(chosen) > 10 else ''})."
+                f"There is {name!r} in {rows} of {what}, which is not one of the "
+                f"{len(chosen)} classes ({hint})."
             )
     lookup = np.array([place[name] for name in found] + [IGNORE])  # code -1 (missing) is the last
     if array.ndim == 1 and not clean and (missing := np.flatnonzero(lookup[codes] == IGNORE)).size:
-        raise BadInput(f"Row {missing[0]} of {what} is empty; fill it in or leave the row out.")
+        raise _empty(missing, what)
     return torch.from_numpy(lookup[codes].astype(np.int64)), chosen
+
+
+def _rows(rows: np.ndarray) -> str:
+    """How messages name rows."""
+    rows = np.unique(rows)
+    if len(rows) == 1:
+        return f"row {rows[0]} (counting from 0)"
+    return f"{len(rows)} rows ({_few(rows)}; counting from 0)"
+
+
+def _empty(rows: np.ndarray, what: str) -> BadInput:
+    return BadInput(f"There is nothing in {_rows(rows)} of {what}; {_FILL}.")
+
+
+_FILL = "fill it in or leave the row out"
 
 
 def _class_name(value: Any, what: str) -> str:
@@ -338,7 +347,22 @@ def _labels(
             part, chosen = encode(labels, chosen or None, what=where, clean=truth)
             parts.append(part)
     assert parts[0] is not None
+    if not (fixed or names):
+        _check_classes(chosen, len(parts[0]), f"the labels of {what}")
     return parts[0], parts[1], chosen
+
+
+def _check_classes(names: Sequence[str], rows: int, what: str) -> None:
+    """Refuse a quantity: many numbers, some with fractions, and fewer than three rows for each."""
+    try:
+        whole = all(float(name).is_integer() for name in names)
+    except ValueError:
+        return
+    if not whole and len(names) > max(10, rows / 3):
+        raise BadInput(
+            f"{_sentence(what)} are {len(names)} different numbers in {rows} rows: a quantity, not "
+            "classes; cut it into classes (pandas.cut), or write classes as names, not as numbers."
+        )
 
 
 # ------------------------------------------------------------------ arrays, npz
@@ -390,10 +414,10 @@ def _tensor(array: np.ndarray, what: str) -> Tensor:
 def _finite(x: Tensor, what: str) -> Tensor:
     bad = ~torch.isfinite(x.flatten(1))
     if bad.any():
-        row, column = bad.nonzero()[0].tolist()
+        rows, column = bad.any(1).nonzero()[:, 0].numpy(), int(bad.nonzero()[0, 1])
         raise BadInput(
-            f"Row {row} of {what} has a missing or infinite value (column {column}); "
-            "fill it in or leave the row out."
+            f"There is a missing or infinite value in {_rows(rows)} of {what} (column {column}); "
+            f"{_FILL}."
         )
     return x
 
@@ -512,7 +536,7 @@ def _table(frame: pd.DataFrame, folder: Path, options: _Options, what: str) -> S
         x = _read_images(paths, options)
     else:
         columns = schema.columns if schema else _columns(features, what)
-        x = _features(features, columns, what)
+        x = _features(features, columns, what, options.notes)
     if schema is None:
         options.notes.append(_taken(list(frame.columns), columns, image_column, label, clean_label))
     data = Data(x, y, len(names), clean, tuple(names))
@@ -541,7 +565,7 @@ def _taken(
     roles = {label: " (the labels)", clean_label: " (the truth)"}
     used = {*columns, image_column}
     left = [f"{name}{roles.get(name, '')}" for name in names if str(name) not in used]
-    return f"features: {taken}; left out: {_few(left) or 'nothing'}"
+    return f"features are {taken}; left out: {_few(left) or 'nothing'}"
 
 
 def _few(names: Iterable[Any], most: int = 8) -> str:
@@ -592,8 +616,10 @@ def _categories(column: pd.Series, what: str) -> list[str] | None:
     if wrong.size < 0.5 * len(column) and column.notna().any():
         if not wrong.size:
             return None
-        row = wrong[0]
-        raise BadInput(f"Row {row} of {what} is {column[row]!r}, not a number like the others.")
+        text = column[wrong[0]]
+        raise BadInput(
+            f"There is no number, unlike in the others, in {_rows(wrong)} of {what} (but {text!r})."
+        )
     values = sorted(str(value) for value in column.dropna().unique())
     if len(values) > CATEGORIES:
         raise BadInput(
@@ -603,7 +629,9 @@ def _categories(column: pd.Series, what: str) -> list[str] | None:
     return values
 
 
-def _features(frame: pd.DataFrame, columns: dict[str, list[str] | None], what: str) -> Tensor:
+def _features(
+    frame: pd.DataFrame, columns: dict[str, list[str] | None], what: str, notes: list[str]
+) -> Tensor:
     """[N, D] float32: numbers as they are, a category as one column of 0 and 1 for each value."""
     if not columns:
         raise BadInput(f"{what} is a table, and the model was not trained on one.")
@@ -616,9 +644,23 @@ def _features(frame: pd.DataFrame, columns: dict[str, list[str] | None], what: s
         if categories is None:
             parts.append(_numbers(frame[name], where)[:, None])
         else:
-            label, _ = encode(frame[name], categories, what=where, category=True)
-            parts.append(np.eye(len(categories), dtype=np.float32)[label.numpy()])
+            parts.append(_one_hot(frame[name], categories, where, notes))
     return torch.from_numpy(np.concatenate(parts, axis=1))
+
+
+def _one_hot(column: pd.Series, categories: list[str], what: str, notes: list[str]) -> np.ndarray:
+    """[N, categories] of 0 and 1; a value that training did not have is 0 everywhere."""
+    text = column.astype(object).where(column.notna(), "").map(str)
+    if (text == "").any():
+        raise _empty(np.flatnonzero(text == ""), what)
+    code = pd.Index(categories).get_indexer(pd.Index(text))
+    if (code < 0).any():
+        new = np.flatnonzero(code < 0)
+        notes.append(
+            f"{_rows(new)} of {what} hold a value that training did not have ({text[new[0]]!r}): "
+            f"taken as none of {_few(categories)}"
+        )
+    return np.eye(len(categories) + 1, len(categories), dtype=np.float32)[code]  # -1 is the last
 
 
 def _numbers(column: pd.Series, what: str) -> np.ndarray:
@@ -628,8 +670,8 @@ def _numbers(column: pd.Series, what: str) -> np.ndarray:
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise BadInput(
-            f"Row {bad[0]} of {what} is {column.iloc[bad[0]]}, which is no finite number; "
-            "fill it in or leave the row out."
+            f"There is no finite number in {_rows(bad)} of {what} (but {column.iloc[bad[0]]}); "
+            f"{_FILL}."
         )
     return values
 
