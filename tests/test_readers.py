@@ -101,6 +101,25 @@ def test_saved_index_and_dropped_columns_are_left_out(tmp_path):
     assert read(tmp_path / "d.csv", drop=["id"]).data.x.tolist() == [[1], [2]]
 
 
+@pytest.mark.parametrize(("name", "separator"), [("d.csv", ";"), ("d.csv", "\t"), ("d.tsv", ",")])
+def test_the_separator_is_read_from_the_header(tmp_path, name, separator):
+    plain = read(csv(tmp_path / "plain.csv", TABLE))
+    found = read(csv(tmp_path / name, TABLE.replace(",", separator)))
+    assert torch.equal(found.data.x, plain.data.x) and found.schema == plain.schema
+    kind = {";": "semicolons", "\t": "tabs", ",": "commas"}[separator]
+    assert f"{tmp_path / name} is separated by {kind}" in found.notes
+    assert not [note for note in plain.notes if "separated" in note]
+    with pytest.raises(BadInput, match=r"no label column 'label' in .* like a;b label"):
+        read(csv(tmp_path / "d.csv", "a;b\tlabel\n1;2\tx\n"))
+
+
+def test_decimal_commas_beside_semicolons(tmp_path):
+    found = read(csv(tmp_path / "d.csv", "a;b;label\n1,5;-,25;1,5\n2;3;2,5\n7;4;2,5\n"))
+    assert found.data.x.tolist() == [[1.5, -0.25], [2, 3], [7, 4]]
+    assert found.data.names == ("1,5", "2,5")
+    assert found.notes[0].endswith("d.csv is separated by semicolons, with decimal commas in a, b")
+
+
 MANY = "\n".join(f"name{i},{i % 2}" for i in range(30))
 
 

@@ -458,7 +458,7 @@ def _read_table(path: Path, options: _Options) -> pd.DataFrame:
     try:
         if path.suffix.lower() == ".parquet":
             return pd.read_parquet(path)
-        return _read_csv(path, "\t" if path.suffix.lower() == ".tsv" else ",", options)
+        return _read_csv(path, options)
     except ImportError as error:
         raise BadInput(f"{path} needs pyarrow: pip install 'ytilde[parquet]'.") from error
     except BadInput:
@@ -468,7 +468,20 @@ def _read_table(path: Path, options: _Options) -> pd.DataFrame:
         raise BadInput(f"{path} cannot be read as a table ({reason}).") from error
 
 
-def _read_csv(path: Path, separator: str, options: _Options) -> pd.DataFrame:
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+
+
+def _separator(path: Path, usual: str) -> str:
+    """What separates the names of the header: the usual, or else the only one that is in it."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        header = next((line for line in file if line.strip()), "").strip()
+    found = [separator for separator in _SEPARATORS if separator in header]
+    return found[0] if len(found) == 1 else usual
+
+
+def _read_csv(path: Path, options: _Options) -> pd.DataFrame:
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    separator = _separator(path, usual)
     with warnings.catch_warnings():
         # Rows longer than the header: pandas would drop the surplus and only warn.
         warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -476,8 +489,21 @@ def _read_csv(path: Path, separator: str, options: _Options) -> pd.DataFrame:
     # Labels are read again as they stand, so that a class called NA or 007 keeps its name.
     labels = [c for c in _label_columns(list(frame.columns), options, str(path)) if c is not None]
     raw = pd.read_csv(path, sep=separator, usecols=labels, dtype=str, keep_default_na=False)
+    decimals = _decimal_commas(frame, labels) if separator != "," else []
     frame[labels] = raw[labels]
+    if separator != usual or decimals:
+        commas = f", with decimal commas in {_few(decimals)}" if decimals else ""
+        options.notes.append(f"{path} is separated by {_SEPARATORS[separator]}{commas}")
     return frame
+
+
+def _decimal_commas(frame: pd.DataFrame, labels: list[str]) -> list[str]:
+    """Turn columns of numbers like 1,5 into numbers, in place; and say which they are."""
+    texts = [name for name in frame.columns if name not in labels and _is_text(frame[name])]
+    found = [n for n in texts if frame[n].str.fullmatch(r"\s*[-+]?\d*,?\d+\s*", na=True).all()]
+    for name in found:
+        frame[name] = pd.to_numeric(frame[name].str.replace(",", "."))
+    return found
 
 
 def _label_columns(
