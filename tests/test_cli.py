@@ -454,3 +454,38 @@ def test_a_new_category_refuses_no_predictions(tmp_path):
     told = ytilde("predict", tmp_path / "r", tmp_path / "n.csv", "--out", tmp_path / "p.csv").stdout
     assert "data: 5 rows (0, 1, 2, 3, 4; counting from 0) of column 'colour' of " in told
     assert len(pd.read_csv(tmp_path / "p.csv")) == 5
+
+
+def pictures(folder, sizes=((8, 8),), each=6):
+    """FOLDER/a holds dark pictures, FOLDER/b bright ones, of these sizes in turn."""
+    for name, shade in (("a", 20), ("b", 200)):
+        (folder / name).mkdir(parents=True)
+        for i in range(each):
+            Image.new("L", sizes[i % len(sizes)], shade + i).save(folder / name / f"{i}.png")
+    return folder
+
+
+IMAGES = ["--method", "ce", "--epochs", "1", "--val", "0", "--backbone", "identity"]
+
+
+def test_predictions_name_their_files_and_go_on_past_a_broken_one(tmp_path):
+    data = pictures(tmp_path / "d")
+    ytilde("fit", data, *IMAGES, "--out", tmp_path / "r")
+    trained = pd.read_csv(tmp_path / "r" / "predictions.csv")
+    assert trained.path.tolist() == [str(data / n / f"{i}.png") for n in "ab" for i in range(6)]
+    (data / "a" / "2.png").write_bytes(b"broken")
+    words = ["predict", tmp_path / "r", data, "--probabilities", "--out", tmp_path / "p.csv"]
+    told = ytilde(*words).stdout
+    assert "note: 1 images cannot be read" in told and "a/2.png" in told
+    assert "11 predictions written" in told
+    found = pd.read_csv(tmp_path / "p.csv")
+    assert found.path.tolist() == trained.path.tolist()
+    assert found.predicted_label.isna().tolist() == [i == 2 for i in range(12)]
+    read = found.drop(index=2)
+    assert np.allclose(read.prob_a + read.prob_b, 1, atol=1e-5)
+    assert np.allclose(read[["prob_a", "prob_b"]].max(axis=1), read.predicted_prob)
+    for broken in data.glob("*/*.png"):
+        broken.write_bytes(b"broken")
+    refused(*words, match="0.png cannot be read")
+    ytilde("fit", "shapes", *IMAGES[:-1], "unet:width=4", "--out", tmp_path / "s")
+    refused("predict", tmp_path / "s", "shapes", "--out", tmp_path / "s.csv", match="pixel labels")

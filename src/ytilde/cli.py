@@ -33,6 +33,7 @@ from .data import BadInput, Data, unknown
 from .diagnosis import diagnose_data
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe
 from .estimator import RECIPE_FIELDS, Classifier
+from .images import row_name, unreadable
 from .method import create, list_methods, lookup, pretrained
 from .report import table
 from .runs import Run
@@ -253,7 +254,10 @@ def fit(
             out.print(f"note: {note}")
         clf.save(folder / "model.safetensors")
         if corrupted.y.dim() == 1:
-            _write_predictions(folder / "predictions.csv", clf, corrupted)
+            unread = trainer.unreadable if trainer else ()
+            lost = np.array([path in unread for path in found.paths or [""] * len(data)])
+            found = dataclasses.replace(found, data=corrupted)
+            _write_predictions(folder / "predictions.csv", clf, found, lost)
         summary = summarise(clf.history_) | {"backbone": str(clf._backbone_)}
         run.finish(summary)
     out.print(_what_was_done(clf.method_.name, len(corrupted), summary))
@@ -421,14 +425,23 @@ def predict(
     run: Annotated[Path, typer.Argument(help="run folder or model file")],
     source: Source,
     out_file: Annotated[Path, typer.Option("--out", help="csv to write")] = Path("predictions.csv"),
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="a column for each class, prob_CLASS")
+    ] = False,
     data_root: DataRoot = None,
     split: Annotated[str, typer.Option(help="of a named set")] = "test",
 ) -> None:
-    """Predict the labels of new data with a trained run."""
+    """Predict the labels of new data with a trained run; what cannot be read gets no label."""
+    check_writable(out_file)
     clf, config = _load(run)
-    found = _read(source, data_root, schema=_schema(config), split=split, labelled=False)
-    _write_predictions(out_file, clf, found.data, given=False)
-    out.print(f"{len(found.data)} predictions written to {out_file}")
+    options = {"schema": _schema(config), "split": split, "labelled": False, "strict": False}
+    found = _read(source, data_root, **options)
+    lost = unreadable(found.data.x).numpy()
+    _write_predictions(out_file, clf, found, lost, given=False, probabilities=probabilities)
+    if lost.any():
+        first = row_name(found.data.x, int(lost.argmax()))
+        out.print(f"note: {lost.sum()} images cannot be read, so they have no label; first {first}")
+    out.print(f"{len(lost) - lost.sum()} predictions written to {out_file}")
 
 
 def _schema(config: dict[str, Any]) -> readers.Schema | None:
@@ -456,15 +469,29 @@ def _config(run: Path) -> dict[str, Any]:
     return config
 
 
-def _write_predictions(path: Path, clf: Classifier, data: Data, given: bool = True) -> None:
-    probs = clf.predict_proba(data)
-    best = probs.argmax(-1)
+def _write_predictions(
+    path: Path,
+    clf: Classifier,
+    found: readers.Source,
+    lost: np.ndarray,
+    given: bool = True,
+    probabilities: bool = False,
+) -> None:
+    """A line a row; those that are lost have no predicted label."""
+    data, probs = found.data, clf.predict_proba(found.data)
+    if probs.ndim > 2:
+        raise BadInput("a run of pixel labels has no table of predictions; see Classifier.load")
     columns: dict[str, Any] = {"index": np.arange(len(data))}
+    if found.paths:
+        columns["path"] = found.paths
     if given:
         columns["given_label"] = [data.class_name(k) for k in data.y.tolist()]
-    columns["predicted_label"] = clf.classes_[best]
-    columns["predicted_prob"] = probs.max(-1).round(6)
-    write_csv(path, pd.DataFrame(columns))
+    predicted: dict[str, Any] = {"predicted_label": clf.classes_[probs.argmax(-1)].astype(object)}
+    predicted["predicted_prob"] = probs.max(-1).round(6)
+    if probabilities:
+        names = [f"prob_{name}" for name in clf.classes_]
+        predicted |= dict(zip(names, probs.T.round(6), strict=True))
+    write_csv(path, pd.DataFrame(columns).join(pd.DataFrame(predicted)[~lost]))
 
 
 @app.command()

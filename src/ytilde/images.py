@@ -132,12 +132,16 @@ def read_rows(x: Rows, index: Tensor) -> tuple[Tensor, Tensor]:
     return x[index], torch.ones(len(index), dtype=torch.bool)
 
 
+def unreadable(x: Rows) -> Tensor:
+    """Which rows cannot be read, bool [N]; of a lazy reader all are tried."""
+    if isinstance(x, Tensor):
+        return torch.zeros(len(x), dtype=torch.bool)
+    return ~torch.cat([read_rows(x, part)[1] for part in torch.arange(len(x)).split(256)])
+
+
 def without_unreadable(data: Data) -> tuple[Data, list[str]]:
     """Rows whose files cannot be read lose their labels (-1 = ignore); and what to say of it."""
-    if isinstance(data.x, Tensor):
-        return data, []
-    rows = torch.arange(len(data))
-    lost = ~torch.cat([read_rows(data.x, part)[1] for part in rows.split(256)])
+    lost = unreadable(data.x)
     if not lost.any():
         return data, []
     first = row_name(data.x, int(lost.nonzero()[0]))

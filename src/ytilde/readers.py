@@ -92,7 +92,7 @@ def read(
     split: str = "train",
     size: int | None = None,
     lazy: bool | None = None,
-    strict: bool = False,
+    strict: bool | None = None,
 ) -> Source:
     """Read a named set, a csv, tsv, parquet or npz file, a folder of images, or an object.
 
@@ -102,9 +102,9 @@ def read(
     labelled=False: labels are neither needed nor read; y is -1.
     size, lazy: side of images that differ in size; read them when they are asked for.
     strict: an image that cannot be read is refused; else its row takes no part in training.
-        Unlabelled data is to be answered row by row, so there it is refused always.
+        Unlabelled data is to be answered row by row, so there it is refused if nothing is said.
     """
-    strict = strict or not labelled
+    strict = not labelled if strict is None else strict
     options = _Options(
         label,
         clean_label,
