@@ -487,5 +487,20 @@ def test_predictions_name_their_files_and_go_on_past_a_broken_one(tmp_path):
     for broken in data.glob("*/*.png"):
         broken.write_bytes(b"broken")
     refused(*words, match="0.png cannot be read")
-    ytilde("fit", "shapes", *IMAGES[:-1], "unet:width=4", "--out", tmp_path / "s")
-    refused("predict", tmp_path / "s", "shapes", "--out", tmp_path / "s.csv", match="pixel labels")
+
+
+def test_pixel_labels_are_no_table_of_predictions(tmp_path):
+    x, y = np.zeros((6, 1, 16, 16), np.uint8), np.arange(6 * 256).reshape(6, 16, 16) % 2
+    np.savez(tmp_path / "d.npz", x=x, y=y)
+    ytilde("fit", tmp_path / "d.npz", *IMAGES[:-1], "unet:width=4", "--out", tmp_path / "r")
+    words = ["predict", tmp_path / "r", tmp_path / "d.npz", "--out", tmp_path / "p.csv"]
+    refused(*words, match="pixel labels")
+
+
+def test_images_that_differ_in_size_are_told_what_becomes_of_them(tmp_path):
+    words = [*IMAGES, "--out", tmp_path / "r"]
+    told = ytilde("fit", pictures(tmp_path / "d", ((8, 12), (20, 10))), *words).stdout
+    line = "data: 12 images have 2 sizes (height x width 12 x 8 to 10 x 20): "
+    assert line + "each is scaled to cover 9 x 9 and cropped at its centre\n" in told
+    told = ytilde("fit", pictures(tmp_path / "e"), *words, "--force").stdout
+    assert "data: " not in told

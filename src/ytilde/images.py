@@ -163,16 +163,21 @@ def read_images(
     channels: int | None = None,
     lazy: bool | None = None,
     strict: bool = False,
+    notes: list[str] | None = None,
 ) -> Tensor | Images:
     """All these files as uint8 [N, C, H, W]: a tensor up to 2 GB, else (or if `lazy`) `Images`.
 
     Without `size` pictures of equal size stay as they are; others become squares with the median of
     their shorter sides, at most 224. `channels` is 1 where all are grey, else 3.
     If some cannot be read they are refused (`strict`), or stay lazy, where they can be told.
+    notes: gets a line where the pictures differ in size.
     """
     if size is None or channels is None:
-        guessed_size, guessed_channels = _probe(paths, strict)
-        size, channels = size or guessed_size, channels or guessed_channels
+        sizes, guessed_channels = _probe(paths, strict)
+        channels = channels or guessed_channels
+        if size is None and len(set(sizes)) > 1 and notes is not None:
+            notes.append(_said(sizes, _common(sizes)))
+        size = size or _common(sizes)
     square = (size, size) if isinstance(size, int) else size
     images = Images(paths, square, channels, strict=strict)
     if lazy is None:
@@ -185,7 +190,8 @@ def read_images(
     return x if readable.all() else images
 
 
-def _probe(paths: Sequence[str], strict: bool) -> tuple[tuple[int, int], int]:
+def _probe(paths: Sequence[str], strict: bool) -> tuple[list[tuple[int, int]], int]:
+    """The sizes of the pictures, as far as they are looked at, and their channels."""
     step = -(-len(paths) // _PROBED)
     headers, first = [], None
     for path in paths[::step]:
@@ -195,12 +201,23 @@ def _probe(paths: Sequence[str], strict: bool) -> tuple[tuple[int, int], int]:
             first = first or error
     if first and (strict or not headers):
         raise first
-    sizes = {size for size, _ in headers}
-    channels = 1 if all(grey for _, grey in headers) else 3
-    if len(sizes) == 1:
-        return sizes.pop(), channels
-    side = min(_LARGEST, int(np.median([min(size) for size, _ in headers])))
-    return (side, side), channels
+    return [size for size, _ in headers], 1 if all(grey for _, grey in headers) else 3
+
+
+def _common(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    if len(set(sizes)) == 1:
+        return sizes[0]
+    side = min(_LARGEST, int(np.median([min(size) for size in sizes])))
+    return side, side
+
+
+def _said(sizes: Sequence[tuple[int, int]], frame: tuple[int, int]) -> str:
+    order = sorted(set(sizes), key=lambda size: size[0] * size[1])
+    low, high = (f"{height} x {width}" for height, width in (order[0], order[-1]))
+    return (
+        f"{len(sizes)} images have {len(order)} sizes (height x width {low} to {high}): each is "
+        f"scaled to cover {frame[0]} x {frame[1]} and cropped at its centre"
+    )
 
 
 def _header(path: str) -> tuple[tuple[int, int], bool]:

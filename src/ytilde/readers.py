@@ -707,7 +707,8 @@ def _numbers(column: pd.Series, what: str) -> np.ndarray:
 
 def _read_images(paths: list[str], options: _Options) -> Rows:
     if options.schema is None:
-        return read_images(paths, options.size, None, options.lazy, options.strict)
+        how = (options.lazy, options.strict, options.notes)
+        return read_images(paths, options.size, None, *how)
     if len(options.schema.shape) != 3:
         raise BadInput("The model was fitted on features, not on images; give it a table.")
     channels, height, width = options.schema.shape
