@@ -493,8 +493,10 @@ def test_lra_survives_noise_and_its_file(tmp_path):
 
 
 def test_k_must_leave_neighbours():
-    with pytest.raises(BadInput, match="k of lra must be from 1"):
+    with pytest.raises(BadInput, match="k of lra is 0"):
         fit("lra", k=0)
+    with pytest.raises(BadInput, match="k of lra must be below the number of rows"):
+        fit("lra", k=100_000)
 
 
 def test_stages_on_features_can_be_captured():

@@ -487,6 +487,11 @@ def test_bad_settings():
         losses.GCE(power=0.7)
     with pytest.raises(BadInput, match="reduction"):
         losses.GCE(reduction="median")
+    for strange in (-1, 0, 1.5, math.nan):
+        with pytest.raises(BadInput, match=rf"^q of GCE is {strange}, .* 0 < q <= 1.$"):
+            losses.GCE(q=strange)
+    with pytest.raises(BadInput, match="beta of SymmetricCE is -1"):
+        losses.SymmetricCE(0.5, -1)
     with pytest.raises(BadInput, match="q must be"):
         losses.gce(logits, y, 0.0)
     with pytest.raises(BadInput, match="t1 must be"):

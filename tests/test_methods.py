@@ -1,12 +1,15 @@
 """The common checks over the whole registry, and a golden number for each method."""
 
+import dataclasses
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from ytilde.data import Spec
+from ytilde.data import BadInput, Spec, check_ranges
 from ytilde.method import BackboneFactory, create, list_methods, lookup
 from ytilde.testing import blobs, check_method, fitted
 
@@ -40,6 +43,51 @@ def test_goldens_differ_from_plain_cross_entropy():
     assert set(pinned) == set(list_methods())
     same = [n for n in pinned if n != "ce" and abs(pinned[n] - pinned["ce"]) < 1e-4]
     assert not same, f"{same} train like plain cross-entropy"
+
+
+def rules(cls: type) -> dict[str, str]:
+    """The rule of each field that has one."""
+    texts = [vars(base)["ranges"] for base in cls.__mro__ if vars(base).get("ranges")]
+    found = [rule for text in texts for rule in text.split(", ")]
+    return {next(w for w in rule.split() if w.isidentifier()): rule for rule in found}
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_every_number_of_a_method_has_a_range(name):
+    cls = lookup(name).cls
+    numbers = {
+        field.name
+        for field in dataclasses.fields(cls)
+        if "float" in str(field.type) or "int" in str(field.type)
+    }
+    assert set(rules(cls)) == numbers - {"encoder_seed"}
+    for field, rule in rules(cls).items():
+        for value in (-1, math.nan):
+            with pytest.raises(BadInput, match=f"^{field} of [a-z_0-9]+ is {value}, .*{rule}.$"):
+                create(name, **{field: value})
+            with pytest.raises(BadInput, match=rule):
+                cls(**{field: value})
+            method = create(name)
+            with pytest.raises(BadInput, match=rule):
+                method.set_params(**{field: value})
+            assert getattr(method, field) == getattr(create(name), field)
+
+
+@pytest.mark.parametrize(
+    ("rule", "inside", "outside"),
+    [
+        ("0 < q <= 1", (1e-9, 0.5, 1), (0, -1, 1.0001, math.inf, np.float32(2))),
+        ("0 <= q < 1", (0, 0.5, 0.9999), (1, -1e-9)),
+        ("q >= 1", (1, 5, np.int64(3)), (0.999, 0)),
+        ("a > 0, q > 0", (0.1, "auto", None), (0, np.nan)),
+    ],
+)
+def test_ranges(rule, inside, outside):
+    for value in inside:
+        check_ranges("method", {"q": value}, rule)
+    for value in outside:
+        with pytest.raises(BadInput, match="q of method is"):
+            check_ranges("method", {"q": value}, rule)
 
 
 def test_names_are_file_names():

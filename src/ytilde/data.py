@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from numbers import Real
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +33,26 @@ def unknown(what: str, name: str, known: Sequence[str]) -> str:
     return f"unknown {what} {name!r}; " + (
         f"did you mean {', '.join(near)}?" if known else "there are none"
     )
+
+
+_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def check_ranges(what: str, values: Mapping[str, Any], ranges: str) -> None:
+    """Refuse a number that breaks its rule; ranges: the rules, as in "0 < q <= 1, alpha >= 0".
+
+    What is no number ("auto", None) has no range.
+    """
+    for rule in filter(None, ranges.split(", ")):
+        words = rule.split()
+        name = next(word for word in words if word.isidentifier())
+        value = values.get(name)
+        if not isinstance(value, Real):
+            continue
+        numbers = [float(value if word == name else word) for word in words[::2]]
+        chain = zip(words[1::2], numbers, numbers[1:], strict=False)
+        if not all(_COMPARE[sign](left, right) for sign, left, right in chain):
+            raise BadInput(f"{name} of {what} is {value}, but it must be in the range {rule}.")
 
 
 class Rows(Protocol):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ytilde.data import IGNORE, BadInput
+from ytilde.data import IGNORE, BadInput, check_ranges
 
 __all__ = [
     "CE",
@@ -416,6 +416,7 @@ class Loss(nn.Module):
     """
 
     function: ClassVar[Callable[..., Tensor]]
+    ranges: ClassVar[str] = ""  # what must hold of the settings: "0 < q <= 1, alpha >= 0"
 
     def __init_subclass__(cls) -> None:
         cls.__doc__ = cls.__doc__ or cls.function.__doc__
@@ -431,6 +432,7 @@ class Loss(nn.Module):
         bound = inspect.signature(self.function).bind(None, None, *args, **settings)
         bound.apply_defaults()
         self.settings = dict(list(bound.arguments.items())[2:])
+        check_ranges(type(self).__name__, self.settings, self.ranges)
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         nll = self.function(logits, y, **self.settings)
@@ -449,14 +451,17 @@ class CE(Loss):
 
 class LabelSmoothing(Loss):
     function = staticmethod(label_smoothing)
+    ranges = "0 <= smoothing <= 1"
 
 
 class NoiseAgainstNoise(Loss):
     function = staticmethod(noise_against_noise)
+    ranges = "sigma >= 0"
 
 
 class GCE(Loss):
     function = staticmethod(gce)
+    ranges = "0 < q <= 1"
 
 
 class MAE(Loss):
@@ -465,26 +470,32 @@ class MAE(Loss):
 
 class SymmetricCE(Loss):
     function = staticmethod(symmetric_ce)
+    ranges = "alpha >= 0, beta >= 0"
 
 
 class BootstrapSoft(Loss):
     function = staticmethod(bootstrap_soft)
+    ranges = "0 <= beta <= 1"
 
 
 class BootstrapHard(Loss):
     function = staticmethod(bootstrap_hard)
+    ranges = "0 <= beta <= 1"
 
 
 class BiTempered(Loss):
     function = staticmethod(bi_tempered)
+    ranges = "0 <= t1 <= 1, t2 > 0, 0 <= smoothing < 1"
 
 
 class PeerLoss(Loss):
     function = staticmethod(peer_loss)
+    ranges = "alpha >= 0"
 
 
 class Cores(Loss):
     function = staticmethod(cores)
+    ranges = "beta >= 0"
 
 
 def _check(holds: bool, message: str) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
 from .contrastive import Settings, simclr
-from .data import IGNORE, BadInput, Batch, Data, Spec, Step, unknown
+from .data import IGNORE, BadInput, Batch, Data, Spec, Step, check_ranges, unknown
 from .encoder import Encoder
 from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
 from .heads import Head, Softmax, Upsampled
@@ -68,11 +68,15 @@ class Method(nn.Module):
     name: ClassVar[str] = ""  # the registry's, set by `register`
     graphable: ClassVar[bool] = True  # can its step be captured as a CUDA graph?
     distributable: ClassVar[bool] = True  # can many processes train it? (same draws, same state)
+    ranges: ClassVar[str] = ""  # what must hold of its own fields: "0 < q <= 1, alpha >= 0"
 
     def __new__(cls, *args: Any, **fields: Any) -> Method:
         self = super().__new__(cls)
         nn.Module.__init__(self)  # before the dataclass's __init__ sets the fields
         return self
+
+    def __post_init__(self) -> None:
+        _check_ranges(self.name, type(self), self.get_params())
 
     # ---- what a method may override -------------------------------------------------------------
 
@@ -146,6 +150,8 @@ class Method(nn.Module):
     def set_params(self, **fields: Any) -> Method:
         for name, value in fields.items():
             _check_field(self.name, type(self), name, value)
+        _check_ranges(self.name, type(self), fields)
+        for name, value in fields.items():
             setattr(self, name, value)
         return self
 
@@ -232,6 +238,11 @@ def _check_field(name: str, cls: type[Method], field: str, value: Any) -> None:
     kind = str(cls.__dataclass_fields__[field].type)
     if isinstance(value, str) and "float | str" in kind and value != "auto":
         raise BadInput(f"{field} of {name} must be a number or auto, not {value!r}")
+
+
+def _check_ranges(name: str, cls: type[Method], fields: dict[str, Any]) -> None:
+    for base in cls.__mro__:  # a method that builds on another has its fields, and their ranges
+        check_ranges(name or cls.__name__, fields, vars(base).get("ranges", ""))
 
 
 # ---- from data to a fitted method ----------------------------------------------------------------

@@ -23,6 +23,8 @@ class Backward(Forward):
 
     condition: float = 20.0  # the largest condition number of an estimated T
 
+    ranges = "condition >= 1"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         check_invertible(self.matrix)

@@ -25,6 +25,8 @@ class BiTempered(Method):
     t2: float | str = 1.2  # above 1 the softmax has heavy tails; 1: softmax
     smoothing: float = 0.0  # of the labels, over the classes
 
+    ranges = "0 <= t1 <= 1, t2 > 0, 0 <= smoothing < 1"
+
     grid: ClassVar[Mapping[str, Sequence[float]]] = {"t1": (0.5, 0.7, 0.9), "t2": (1.1, 2, 4)}
     grid_by: ClassVar[str] = "accuracy"
 

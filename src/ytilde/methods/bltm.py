@@ -38,6 +38,8 @@ class BLTM(Method):
     spread: float = 1.5  # prior sd of the logits of T(x) around those of the class-level T
     reach: float = 0.004  # how far an entry of the slack dT can move
 
+    ranges = "0 <= warm_up <= 1, 0 <= t_epochs <= 1, 0 < distil <= 1, spread > 0, reach >= 0"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         k = spec.num_classes

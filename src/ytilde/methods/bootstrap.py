@@ -22,6 +22,8 @@ class BootstrapSoft(Method):
     beta: float = 0.95  # weight of the given label; the rest is the prediction's
     detach: bool = False  # hold the prediction in the target fixed
 
+    ranges = "0 <= beta <= 1"
+
     def loss(self, batch: Batch, step: Step) -> Tensor:
         x, y = view(batch, step)
         return mean(bootstrap_soft(self.net(x), y, self.beta, self.detach), y)
@@ -31,6 +33,8 @@ class BootstrapSoft(Method):
 @dataclass(eq=False, repr=False)
 class BootstrapHard(Method):
     beta: float = 0.8  # weight of the given label; the rest is the predicted class's
+
+    ranges = "0 <= beta <= 1"
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
         x, y = view(batch, step)

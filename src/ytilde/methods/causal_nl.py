@@ -64,6 +64,11 @@ class CausalNL(Method):
     detach_recon_for_t: bool = False  # keep the noisy label's gradient from the reconstruction
     exact: bool = False  # q(Y|Y~,X) instead of its approximation by q(Y|X)
 
+    ranges = (
+        "0 <= rate < 1, 0 <= warm_up <= 1, b0 >= 0, b1 >= 0, b2 >= 0, b3 >= 0, z_dim >= 1, "
+        "tau > 0, 0 <= hold <= 1"
+    )
+
     def build(self, spec: Spec) -> None:
         _known("rule", self.rule, RULES)
         _known("variant", self.variant, ("paper", "official"))

@@ -50,6 +50,8 @@ class CC(DivideMix):
     threshold: float = 0.4  # a label is kept where it is central with more than this probability
     agreement: float = 0.3  # and where the heads are near with more than this; 0 keeps all
 
+    ranges = "0 <= agreement <= 1"
+
     def new_net(self) -> TwinNet:
         return TwinNet(self.spec, self.head(self.spec.dim, self.spec.num_classes))
 

@@ -27,6 +27,8 @@ class CoTeaching(Method):
     rate: float | str = "auto"  # share of wrong labels; auto: estimated from the noisy data alone
     warm_up: float = 0.05  # share of training in which the kept share falls from 1 to 1 - rate
 
+    ranges = "0 <= rate < 1, 0 <= warm_up <= 1"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.peer = self.new_net()

@@ -26,6 +26,8 @@ class Cores(Method):
     ramp: float = 0.3  # share of training that the rise takes
     sieve: float = 0.3  # share of training after which examples are left out
 
+    ranges = "beta >= 0, 0 <= warmup <= 1, 0 <= ramp <= 1, 0 <= sieve <= 1"
+
     def loss(self, batch: Batch, step: Step) -> Tensor:
         x, y = view(batch, step)
         logits = self.net(x)

@@ -22,6 +22,8 @@ from ..selection import disagreement
 class Decoupling(Method):
     warm_up: float = 0.05  # share of training in which both networks learn from all examples
 
+    ranges = "0 <= warm_up <= 1"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.peer = self.new_net()

@@ -41,6 +41,11 @@ class DivideMix(Method):
     ramp: float = 0.05  # share of training in which lam_u rises to its full strength
     penalty: float = 0.0  # weight of the warm-up's negative entropy; 1 for asymmetric noise
 
+    ranges = (
+        "0 <= warm_up <= 1, 0 <= threshold <= 1, temperature > 0, alpha > 0, lam_u >= 0, "
+        "0 <= ramp <= 1, penalty >= 0"
+    )
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.peer = self.new_net()

@@ -71,6 +71,11 @@ class DTM(Method):
     samples: int = 8  # draws of W(x) that T(x) is the mean of
     resample: str = "never"  # or epoch: training rows get new draws of T(x) in every epoch
 
+    ranges = (
+        "pretrain_epochs >= 1, clusters >= 1, kappa >= 0, lam >= 0, t_epochs >= 0, "
+        "diffusion_epochs >= 0, steps >= 1, 0 <= eta <= 1, samples >= 1"
+    )
+
     def pretraining(self, shape: tuple[int, ...]) -> str | None:
         return None if self.raw(shape) or self.without == "pretraining" else simclr_of(self)
 

@@ -75,6 +75,8 @@ class ELR(Method):
     dtype: str = "float32"  # of the memory: float32, float16, bfloat16
     top_k: int = 0  # keep only so many classes of each row's memory; 0: all
 
+    ranges = "0 <= beta < 1, lam >= 0, top_k >= 0"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.memory = Memory(spec.num_train, spec.num_classes, self.top_k, self.dtype)

@@ -31,6 +31,8 @@ class ELRPlus(ELR):
     decay: float = 0.997  # of the weight average that makes the targets and the predictions
     ramp: float = 0.0  # share of training in which lam rises to its full strength
 
+    ranges = "alpha > 0, 0 <= decay < 1, 0 <= ramp <= 1"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.peer = self.new_net()

@@ -32,6 +32,8 @@ class Forward(Method):
     warm_up: float = 0.2  # fraction of the epochs spent on estimating T
     percentile: float | str = "auto"  # of P(y = i | x) at anchors; auto: 97 (K > 16: the top)
 
+    ranges = "0 <= warm_up <= 1, 0 < percentile <= 100"
+
     afresh: ClassVar[bool] = True  # does the corrected network start anew?
 
     def build(self, spec: Spec) -> None:

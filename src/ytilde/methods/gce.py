@@ -20,6 +20,8 @@ from ..method import Method, register, view
 class GCE(Method):
     q: float | str = 0.7  # in (0, 1]: towards 0 cross-entropy, at 1 half the absolute error
 
+    ranges = "0 < q <= 1"
+
     grid: ClassVar[Mapping[str, Sequence[float]]] = {"q": (0.1, 0.3, 0.5, 0.7, 0.9)}
     grid_by: ClassVar[str] = "accuracy"
 

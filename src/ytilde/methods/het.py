@@ -33,6 +33,8 @@ class Het(Method):
     train_samples: int = 50  # Monte-Carlo samples of a training step
     eval_samples: int = 1000  # and of a prediction (fixed noise: predictions are deterministic)
 
+    ranges = "tau > 0, rank >= 0, train_samples >= 1, eval_samples >= 1"
+
     grid: ClassVar[Mapping[str, Sequence[float]]] = {"tau": TAUS}
     grid_by: ClassVar[str] = "nll"
 

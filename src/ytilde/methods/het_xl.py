@@ -18,6 +18,8 @@ class HetXLMethod(Method):
     train_samples: int = 50  # Monte-Carlo samples of a training step
     eval_samples: int = 1000  # and of a prediction
 
+    ranges = "rank >= 1, train_samples >= 1, eval_samples >= 1"
+
     def head(self, dim: int, num_classes: int) -> Head:
         return HetXL(
             dim,

@@ -18,6 +18,8 @@ from ..method import Method, register, view
 class LabelSmoothing(Method):
     smoothing: float = 0.1  # how much of each target is spread over all classes
 
+    ranges = "0 <= smoothing <= 1"
+
     def loss(self, batch: Batch, step: Step) -> Tensor:
         x, y = view(batch, step)
         return mean(label_smoothing(self.net(x), y, self.smoothing), y)

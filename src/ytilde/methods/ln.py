@@ -24,6 +24,8 @@ class LN(Method):
     dummy: bool = True  # an extra class as the reference of the logits
     smoothing: float = 0.01  # of the labels, over the classes and the dummy
 
+    ranges = "tau > 0, lam > 0, 0 < smoothing < 1"
+
     grid: ClassVar[Mapping[str, Sequence[float]]] = {"tau": (0.1, 0.5, 1), "lam": (0.1, 0.5, 1)}
     grid_by: ClassVar[str] = "accuracy"
 

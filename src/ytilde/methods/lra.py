@@ -48,13 +48,17 @@ class LRA(Method):
     sample_steps: int = 10  # of DDIM
     predict: str = "x0"  # what the denoiser gives: x0, eps or v
 
+    ranges = "k >= 1, pretrain_epochs >= 1, steps >= 1, sample_steps >= 1"
+
     def pretraining(self, shape: tuple[int, ...]) -> str | None:
         return None if takes_raw(self, shape) else simclr_of(self)
 
     def build(self, spec: Spec) -> None:
         check(self, "init", ("encoder", "scratch"))
-        if not 1 <= self.k < spec.num_train:
-            raise BadInput(f"k of lra must be from 1 to {spec.num_train - 1}, not {self.k}")
+        if self.k >= spec.num_train:
+            raise BadInput(
+                f"k of lra must be below the number of rows, {spec.num_train}, not {self.k}"
+            )
         self.spec = from_scratch(spec) if self.init == "scratch" else spec
         self.net = self.new_net()
         self.net.head = nn.Identity()  # type: ignore[assignment]  # the diffusion is the head

@@ -38,6 +38,11 @@ class MEIDTM(Method):
     keep: float = 0.8  # share of the rows, the most confident ones, that train
     t_lr: float = 0.001  # the rate for T, by SGD
 
+    ranges = (
+        "0 <= warm_up <= 1, 0 <= t_epochs <= 1, entropy >= 0, lam >= 0, sigma > 0, "
+        "0 < keep <= 1, t_lr >= 0"
+    )
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.rows = PosteriorT(spec.num_classes)

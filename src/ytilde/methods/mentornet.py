@@ -31,6 +31,8 @@ class MentorNet(Method):
     lam2: float = 0.0  # how softly weights fall beyond the threshold; 0 = at once
     burn_in: float = 0.05  # share of training before the mentor is fully at work
 
+    ranges = "0 <= rate < 1, lam2 >= 0, 0 <= burn_in <= 1"
+
     def build(self, spec: Spec) -> None:
         if self.mentor not in MENTORS:
             raise BadInput(unknown("mentor", self.mentor, MENTORS))

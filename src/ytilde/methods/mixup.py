@@ -19,6 +19,8 @@ from ..method import Method, register, view
 class Mixup(Method):
     alpha: float = 1.0  # of Beta(alpha, alpha): small is hardly mixed, large is half and half
 
+    ranges = "alpha > 0"
+
     def loss(self, batch: Batch, step: Step) -> Tensor:
         x, y = view(batch, step)
         mixed, y, other, lam = mixup(x, y, self.alpha, generator=step.generator)

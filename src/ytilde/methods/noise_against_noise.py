@@ -23,6 +23,8 @@ from ..method import Method, register, view
 class NoiseAgainstNoise(Method):
     sigma: float | str = 0.5  # standard deviation of the noise on each entry of a target
 
+    ranges = "sigma >= 0"
+
     grid: ClassVar[Mapping[str, Sequence[float]]] = {"sigma": (0.1, 0.2, 0.5, 0.75, 1)}
     grid_by: ClassVar[str] = "accuracy"
 

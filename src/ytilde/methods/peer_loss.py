@@ -22,6 +22,8 @@ class PeerLoss(Method):
     warmup: float = 0.1  # share of training before alpha begins to rise
     ramp: float = 0.3  # share of training that the rise takes
 
+    ranges = "alpha >= 0, 0 <= warmup <= 1, 0 <= ramp <= 1"
+
     def loss(self, batch: Batch, step: Step) -> Tensor:
         x, y = view(batch, step)
         alpha = self.alpha * ((step.progress - self.warmup) / self.ramp).clamp(0, 1)

@@ -33,6 +33,8 @@ class PTD(TRevision):
     parts: int = 10  # r, the parts that the features are made of
     anchors: int = 10  # sets of anchor points
 
+    ranges = "parts >= 1, anchors >= 1"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.part_net = self.new_net()  # the warmed-up network, for the features of new inputs

@@ -24,5 +24,7 @@ class Reweight(Forward):
     afresh: ClassVar[bool] = False
     clip: float = 10.0  # the largest weight
 
+    ranges = "clip > 0"
+
     def corrected(self, log_p: Tensor, T: Tensor, y: Tensor) -> Tensor:
         return reweight(log_p.detach(), T, y, self.clip) * ce(log_p, y)

@@ -32,6 +32,8 @@ class SOP(Method):
     lr_v: float = 10.0  # learning rate of v, how much each other class is missing
     init: float = 1e-8  # standard deviation of u and v at first; at exactly 0 nothing would move
 
+    ranges = "lr_u >= 0, lr_v >= 0, init > 0"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.u: Tensor

@@ -26,6 +26,8 @@ class SOPPlus(SOP):
     consistency: float = 0.9  # weight of the agreement of two views
     balance: float = 0.1  # weight of equally frequent predictions
 
+    ranges = "consistency >= 0, balance >= 0"
+
     def loss(self, batch: Batch, step: Step) -> Tensor:
         logits, second = self.net(torch.cat(two_views(step.augment, batch.x))).chunk(2)
         log_p = logits.log_softmax(-1)

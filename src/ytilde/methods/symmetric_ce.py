@@ -19,6 +19,8 @@ class SymmetricCE(Method):
     alpha: float = 0.1  # weight of cross-entropy: convergence
     beta: float = 1.0  # weight of the reverse: robustness
 
+    ranges = "alpha >= 0, beta >= 0"
+
     def loss(self, batch: Batch, step: Step) -> Tensor:
         x, y = view(batch, step)
         return mean(symmetric_ce(self.net(x), y, self.alpha, self.beta), y)

@@ -31,6 +31,8 @@ class TRevision(Reweight):
     revision: float = 0.4  # fraction of the epochs, the last ones, that learn dT too
     reach: float = 0.04  # how far an entry of dT can move in them
 
+    ranges = "0 <= revision <= 1, reach >= 0"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.slack = nn.Parameter(torch.zeros_like(self.matrix))

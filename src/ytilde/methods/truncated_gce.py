@@ -26,6 +26,8 @@ class TruncatedGCE(Method):
     start: float = 1 / 3  # share of training before the first pruning
     every: float = 1 / 12  # share of training between two prunings
 
+    ranges = "0 < q <= 1, 0 < k < 1, 0 <= start <= 1, 0 < every <= 1"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         self.weights: Tensor

@@ -26,6 +26,8 @@ class VolMinNet(Method):
     lam: float = 1e-4  # weight of the volume
     t_lr: float = 0.01  # Adam's rate for T
 
+    ranges = "lam >= 0, t_lr >= 0"
+
     def build(self, spec: Spec) -> None:
         super().build(spec)
         if self.T is None:
