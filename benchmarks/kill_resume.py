@@ -96,7 +96,7 @@ def tried(method: str, kills: int, rng: random.Random, root: Path, table: Path) 
             if not killed_after(pid, rng.uniform(0, 0.7) * length):
                 break
             counts["kills"] += 1
-            again = ["--resume"]
+            again = ["--resume"] if (folder / "config.json").exists() else []
         else:
             assert ended(started([*words, "--out", str(folder), *again])) == 0
         counts["runs"] += 1

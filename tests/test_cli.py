@@ -20,6 +20,8 @@ from PIL import Image
 from sklearn.datasets import make_blobs
 
 from ytilde import cli
+from ytilde.engine import Diverged
+from ytilde.runs import Run
 
 FAST = [
     "--epochs",
@@ -504,3 +506,38 @@ def test_images_that_differ_in_size_are_told_what_becomes_of_them(tmp_path):
     assert line + "each is scaled to cover 9 x 9 and cropped at its centre\n" in told
     told = ytilde("fit", pictures(tmp_path / "e"), *words, "--force").stdout
     assert "data: " not in told
+
+
+def test_what_fails_at_the_start_leaves_nothing_behind(table, tmp_path, monkeypatch):
+    words = ["fit", table / "train.csv", *FAST, "--optimizer", "sgd", "--out", "runs/a"]
+    refused(*words, "--resume", match="holds no run to go on with", cwd=tmp_path)
+    done = ytilde(*words, "--lr", "1e30", cwd=tmp_path, check=False)
+    assert done.returncode == 1 and "in epoch 1" in done.stderr and "checkpoint" not in done.stderr
+    monkeypatch.setitem(os.environ, "http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setitem(os.environ, "https_proxy", "http://127.0.0.1:9")
+    refused("data", "mnist", match="cannot be reached", cwd=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fit_that_diverges_later_says_where_its_last_checkpoint_is(tmp_path):
+    run = Run.open(tmp_path / "r", {}, resume=False, force=False)
+    run.log({"stage": "main", "epoch": 1})
+    with pytest.raises(Diverged, match=f"too large; the last good checkpoint is in {tmp_path}/r"):
+        run.__exit__(Diverged, Diverged("too large"))
+    assert (tmp_path / "r" / "config.json").exists()
+
+
+@pytest.mark.parametrize("command", [["noise", "digits"], ["export", "run"]])
+def test_a_file_that_could_not_be_read_as_what_it_is_called(command, table, run):
+    refused(*command, "--out", "x.txt", match="call the file NAME.", cwd=table)
+
+
+def test_outputs_are_checked_before_the_work(table, run, monkeypatch):
+    def work(*_, **__):
+        raise AssertionError("worked first")
+
+    monkeypatch.setattr(cli.readers, "read", work)
+    for words in (["diagnose", "train.csv"], ["pretrain", "train.csv"], ["noise", "train.csv"],
+                  ["predict", "run", "new.csv"]):  # fmt: skip
+        out = table / "new.csv" / "x.npz"
+        refused(*words, "--out", out, match="cannot write", cwd=table)

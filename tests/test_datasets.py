@@ -543,6 +543,6 @@ def test_download_errors_are_one_sentence(tmp_path, monkeypatch, server):
     with pytest.raises(BadInput, match="made here"):
         download("shapes-noisy", tmp_path)
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(BadInput, match="cannot be written"):
+    with pytest.raises(BadInput, match="cannot write"):
         download("svhn", tmp_path / "file", server.url)
     assert names_in(tmp_path) == ["file"]

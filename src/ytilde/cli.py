@@ -392,6 +392,7 @@ def pretrain(
     Labels, where there are any, are only probed on the way. `fit --pretrain`, and methods that
     pre-train by themselves, share encoders in the folder that $YTILDE_CACHE names.
     """
+    check_writable(out_file)
     known = {
         f.name: f
         for f in dataclasses.fields(Recipe)
@@ -598,6 +599,7 @@ def export_command(
     """Write a run's network as an ONNX file, for programs without Python or torch."""
     from .export import to_onnx
 
+    _check_out(out_file, ".onnx")
     clf, _ = _load(run)
     to_onnx(clf, out_file)
     shape = ", ".join(map(str, ("N", *clf.shape_)))
@@ -620,6 +622,8 @@ def diagnose(
     data_root: DataRoot = None,
 ) -> None:
     """How much noise, which classes, does it depend on the input; and what to do about it."""
+    if out_file is not None:
+        check_writable(out_file)
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
     found = _read(source, data_root, **read).data
     found, told = _corrupt(found, noise_text, Recipe(seed=seed))
@@ -663,6 +667,7 @@ def noise_command(
 
     The truth is the column of true labels where there is one, else the labels as they are.
     """
+    _check_out(out_file, ".npz")
     name, own = noise.parse(kind)
     if rate is None and name != "classwise" and "rate" not in own:
         rate = 0.4
@@ -762,6 +767,13 @@ def _read(source: str, root: Path | None, *, drop: Any = None, **options: Any) -
     return found
 
 
+def _check_out(path: Path, suffix: str) -> None:
+    """Refuse a file that cannot be written, or not as what it is called, before the work."""
+    if path.suffix.lower() != suffix:
+        raise BadInput(f"--out {path}: this writes {suffix[1:]} alone; call the file NAME{suffix}")
+    check_writable(path)
+
+
 class _Bar:
     """A progress bar with the time left; in a file or a pipe a line for each tenth of the way."""
 
@@ -827,7 +839,7 @@ def main() -> None:
     except BadInput as error:
         _fail(str(error), 2)
     except Diverged as error:
-        _fail(f"{error}; the last good checkpoint is kept", 1)
+        _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail("interrupted; the same command with --resume goes on from the last epoch", 130)
     except OSError as error:

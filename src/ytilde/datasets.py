@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .checkpoint import check_writable
 from .data import IGNORE, BadInput, Data, Rows
 from .images import LIMIT, Images, is_image, list_images, read_image, read_mask
 
@@ -734,8 +735,8 @@ def download(
             continue
         url = (base_url or source.url).rstrip("/") + "/" + file
         target = (Path(to) if packed else folder) / file
+        check_writable(target)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
             if not target.is_file():  # an archive that could not be unpacked is still there
                 _fetch(url, target, md5, progress)
             if packed:
@@ -756,6 +757,7 @@ def _fetch(
             if response.status != 206:  # the server sends all of it again
                 have = 0
             total = have + int(response.headers.get("Content-Length") or 0)
+            target.parent.mkdir(parents=True, exist_ok=True)  # not before there is what to write
             with part.open("ab" if have else "wb") as file:
                 while block := _receive(response, url):
                     file.write(block)

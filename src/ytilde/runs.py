@@ -12,7 +12,7 @@ from typing import IO, Any
 from . import parallel
 from .checkpoint import TEMPORARY, write_text
 from .data import BadInput
-from .engine import Record
+from .engine import Diverged, Record
 
 
 class Run:
@@ -34,16 +34,18 @@ class Run:
         exists = (folder / "config.json").exists()
         if folder.exists() and not folder.is_dir():
             raise BadInput(f"{folder} is a file; give --out another folder")
+        if resume and not exists:
+            raise BadInput(f"{folder} holds no run to go on with; leave --resume out to begin one")
         if exists and not (resume or force):
             raise BadInput(f"{folder} holds a run already; use --resume, --force or another --out")
-        if folder.exists() and not exists and not resume and any(map(_foreign, folder.iterdir())):
+        if folder.exists() and not exists and any(map(_foreign, folder.iterdir())):
             raise BadInput(f"{folder} is not empty and holds no run; give --out another folder")
         if force and (folder / "review.sqlite").exists():
             raise BadInput(
                 f"{folder} holds the decisions of a review; keep them with `ytilde review {folder} "
                 "--export labels.csv` and delete review.sqlite, or give --out another folder"
             )
-        if resume and exists:
+        if resume:
             _same_run(cls.config(folder), config, folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +60,7 @@ class Run:
             left.unlink(missing_ok=True)
         if force and not resume:
             _empty(folder)
-        if not exists or not resume:
+        if not resume:
             signed = {**config, "digest": _digest(config)}
             write_text(folder / "config.json", json.dumps(signed, indent=1))
         return cls(folder, lock, new=not exists)
@@ -102,14 +104,17 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, kind: type | None, *_: Any) -> None:
+    def __exit__(self, _: type | None, error: BaseException | None, *__: Any) -> None:
         self._metrics.close()
         self._lock.close()
-        refused = kind is not None and issubclass(kind, BadInput)
-        if refused and self._new and not self.history(self.folder):  # before it began: no trace
+        if not isinstance(error, BadInput | Diverged):
+            return
+        if self._new and not self.history(self.folder):  # before it began: no trace
             shutil.rmtree(self.folder, ignore_errors=True)
             if not any(self.folder.parent.iterdir()):
                 self.folder.parent.rmdir()
+        elif isinstance(error, Diverged):
+            raise Diverged(f"{error}; the last good checkpoint is in {self.folder}") from error
 
 
 class Follower(Run):
@@ -124,7 +129,7 @@ class Follower(Run):
     def finish(self, summary: dict[str, Any]) -> None:
         pass
 
-    def __exit__(self, kind: type | None, *_: Any) -> None:
+    def __exit__(self, _: type | None, error: BaseException | None, *__: Any) -> None:
         pass
 
 
