@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .data import IGNORE, BadInput
+from .losses import of_label, one_hot
 
 __all__ = ["Head", "HetXL", "Heteroscedastic", "LogisticNormal", "Softmax", "Upsampled"]
 
@@ -75,12 +76,7 @@ class Head(nn.Module):
 
 def _nll(log_probs: Tensor, y: Tensor) -> Tensor:
     _check_labels(y, log_probs)
-    return _ignoring(-log_probs.gather(-1, _index(y).unsqueeze(-1)).squeeze(-1), y)
-
-
-def _index(y: Tensor) -> Tensor:
-    """Labels as an index; torch refuses all but the classes."""
-    return torch.where(y == IGNORE, 0, y)
+    return _ignoring(-of_label(log_probs, y), y)
 
 
 def _ignoring(nll: Tensor, y: Tensor) -> Tensor:
@@ -461,8 +457,7 @@ class LogisticNormal(_Noisy):
         """r = target logits of y - mean(h), [..., D]. Its squared norm is the score of Fig. 6."""
         _check_labels(y, h)
         # not by comparing with each class: a label that is none of them must not pass unseen
-        index, known = _index(y).unsqueeze(-1), (y != IGNORE).unsqueeze(-1).to(h.dtype)
-        hit = h.new_zeros(*y.shape, self.num_classes).scatter(-1, index, known)
+        hit = one_hot(y, h.new_zeros(*y.shape, self.num_classes))
         r = torch.add(-self.mean(h), hit[..., : self.width], alpha=self.target)
         # Without the dummy the last class is where all coordinates are low.
         return r if self.dummy else torch.add(r, hit[..., -1:], alpha=-self.target)

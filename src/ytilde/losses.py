@@ -87,7 +87,10 @@ def _precise(x: Tensor) -> Tensor:
 def of_label(values: Tensor, y: Tensor) -> Tensor:
     """values [..., K] at the label; whatever stands at class 0 where the label is ignored."""
     index = _index(values, y)
-    return values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    try:
+        return values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    except RuntimeError as error:
+        raise _refusal(error, values, y) from None
 
 
 def _index(values: Tensor, y: Tensor) -> Tensor:
@@ -100,10 +103,29 @@ def _index(values: Tensor, y: Tensor) -> Tensor:
     return torch.where(y == IGNORE, 0, y)
 
 
-def _one_hot(y: Tensor, like: Tensor) -> Tensor:
+def _refusal(error: RuntimeError, values: Tensor, y: Tensor) -> Exception:
+    """What to raise where torch refused to index values [..., K] by y: the label, if it was that.
+
+    On a GPU torch refuses later, by a failed assertion: a look at the labels would stop every step.
+    """
+    K = values.shape[-1]
+    strange = y[(y < IGNORE) | (y >= K)] if y.device.type == "cpu" else y.new_empty(0)
+    if not len(strange):
+        return error
+    return BadInput(
+        f"the label {int(strange[0])} is none of the {K} classes 0 to {K - 1} that the logits have "
+        "columns for, nor -1 = ignore."
+    )
+
+
+def one_hot(y: Tensor, like: Tensor) -> Tensor:
     """One-hot rows [..., K]; all zero where the label is ignored."""
     known = (y != IGNORE).unsqueeze(-1).to(like.dtype)
-    return torch.zeros_like(like).scatter(-1, _index(like, y).unsqueeze(-1), known)
+    index = _index(like, y)
+    try:
+        return torch.zeros_like(like).scatter(-1, index.unsqueeze(-1), known)
+    except RuntimeError as error:
+        raise _refusal(error, like, y) from None
 
 
 def _ignoring(nll: Tensor, y: Tensor) -> Tensor:
@@ -282,7 +304,7 @@ def bi_tempered(
     )
     log_p = tempered_log_softmax(logits, t2)
     off = smoothing / log_p.shape[-1]
-    targets = (1 - smoothing) * _one_hot(y, log_p) + off
+    targets = (1 - smoothing) * one_hot(y, log_p) + off
     entropy = torch.where(targets > 0, targets * _log_t(targets.clamp_min(1e-30).log(), t1), 0.0)
     powers = targets ** (2 - t1) - ((2 - t1) * log_p).exp()
     nll = (entropy - targets * _log_t(log_p, t1) - powers / (2 - t1)).sum(-1)
@@ -364,12 +386,12 @@ def sop(logits: Tensor, y: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     prediction, trains u and v alone.
     """
     p = _precise(logits).softmax(-1)
-    given = _one_hot(y, p)
+    given = one_hot(y, p)
     added = (u**2 * given).clamp(0, 1)
     removed = (v**2 * (1 - given)).clamp(0, 1)
     moved = (p + added - removed.detach()).clamp_min(FLOOR)
     nll = of_label(moved.sum(-1, keepdim=True).log() - moved.log(), y)
-    hard = _one_hot(p.argmax(-1), p)
+    hard = one_hot(p.argmax(-1), p)
     error = ((hard + added - removed - given) ** 2).sum(-1)
     return _ignoring(nll, y), _ignoring(error, y)
 
