@@ -293,7 +293,7 @@ def test_options_override_the_spec():
         ("zzz", (3, 32, 32), "choose from .*wide_resnet"),
         ("resnet18:widht=3", (3, 32, 32), "did you mean width"),
         ("resnet18:blocks=3", (3, 32, 32), "unknown option of resnet18"),
-        ("identity:width=3", (3,), "it has none"),
+        ("identity:width=3", (3,), "there are none"),
         ("resnet18:width", (3, 32, 32), "option=value"),
         ("resnet18:width=x", (3, 32, 32), "positive whole number"),
         ("resnet18:width=0", (3, 32, 32), "positive whole number"),

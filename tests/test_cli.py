@@ -146,7 +146,9 @@ def test_version():
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (["fit", "train.csv", "--method", "ell"], "did you mean"),
+        (["fit", "train.csv", "--method", "ell"], "did you mean elr or elr_plus?\n"),
+        (["fit", "train.csv", "--method", "zzzz"], "choose from backward, bi_tempered, "),
+        (["noise", "digits", "--kind", "instnace"], "did you mean instance?\n"),
         (["fit", "train.csv", "--method", "ln", "--tua", "1"], "tau"),
         (["fit", "train.csv", "--method", "ln", "--tau", "abc"], "tau"),
         (["fit", "train.csv", "--epochs", "many"], "--epochs"),

@@ -475,12 +475,12 @@ def test_parse():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("instanse:0.4", "did you mean 'instance'"),
-        ("", "choose one of"),
+        ("instanse:0.4", "did you mean instance"),
+        ("", "choose from"),
         ("instance:often", "not a number"),
         ("instance:1.4", r"\[0, 1\]"),
         ("instance:nan", r"\[0, 1\]"),
-        ("instance:0.4,feature=raw255", "did you mean 'features'"),
+        ("instance:0.4,feature=raw255", "did you mean features"),
         ("instance:0.4,raw255", "name=value"),
         ("instance:0.4,rate=0.3", "twice"),
         ("symmetric:0.4,inclusive=maybe", "true, false"),
@@ -497,10 +497,10 @@ def test_parse_errors(text, says):
     [
         ("instance", "needs a rate"),
         ("asymmetric:0.4", "needs a mapping"),
-        ("asymmetric:0.4,mapping=cifar", "did you mean 'cifar10"),
+        ("asymmetric:0.4,mapping=cifar", "did you mean cifar10"),
         ("asymmetric:0.4,mapping=cifar100", "of 100 classes"),
         ("classwise", "setting or rates"),
-        ("classwise:mian", "did you mean 'main'"),
+        ("classwise:mian", "did you mean main"),
         ("instance:0.4,features=raw", "unknown features"),
         ("instance:0.4,temperature=0", "above 0"),
     ],

@@ -8,10 +8,9 @@ generator: the caller forks and seeds it.
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -22,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ytilde.data import BadInput
+from ytilde.data import BadInput, unknown
 
 __all__ = [
     "Backbone",
@@ -82,7 +81,7 @@ def create_backbone(
     """
     name, given = _parse(name)
     if name not in _registry:
-        raise _unknown("backbone", name, list_backbones())
+        raise BadInput(unknown("backbone", name, list_backbones()))
     cls, preset = _registry[name]
     options = given | options
     weights = options.pop("weights", weights)
@@ -90,7 +89,7 @@ def create_backbone(
     known = [k for k in inspect.signature(cls).parameters if k != "shape" and k not in preset]
     for option, value in list(options.items()):
         if option not in known:
-            raise _unknown(f"option of {name}", option, known)
+            raise BadInput(unknown(f"option of {name}", option, known))
         options[option] = _checked(name, option, value, hints[option])
     _check_shape(name, shape, cls.smallest)
     backbone = cls(tuple(shape), **preset, **options)
@@ -222,13 +221,6 @@ def _check_shape(name: str, shape: Shape, smallest: int | None) -> None:
             f"backbone {name} needs images of at least {smallest}x{smallest} pixels, "
             f"not {shape[1]}x{shape[2]}: use {default_backbone(shape)}"
         )
-
-
-def _unknown(what: str, name: str, names: Iterable[str]) -> BadInput:
-    names = list(names)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(names)}"
-    return BadInput(f"unknown {what} {name!r}: {hint if names else 'it has none'}")
 
 
 # --- Parts -----------------------------------------------------------------------------------

@@ -28,11 +28,10 @@ class BadInput(ValueError):
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """One sentence for a name that does not exist, with the near ones."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or list(known)
-    return f"unknown {what} {name!r}; " + (
-        f"did you mean {', '.join(near)}?" if known else "there are none"
-    )
+    """One sentence for a name that does not exist, with the near ones, or else with all."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
+    return f"unknown {what} {name!r}; {hint if known else 'there are none'}"
 
 
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

@@ -6,7 +6,6 @@ torchvision) use. No pickle is ever loaded.
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import hashlib
 import http.client
@@ -28,7 +27,7 @@ import torch
 from torch import Tensor
 
 from .checkpoint import check_writable
-from .data import IGNORE, BadInput, Data, Rows
+from .data import IGNORE, BadInput, Data, Rows, unknown
 from .images import LIMIT, Images, is_image, list_images, read_image, read_mask
 
 _words = str.split
@@ -107,8 +106,7 @@ def home(root: str | Path | None = None) -> Path:
 def _known(name: str) -> str:
     if name in _SETS:
         return name
-    near = difflib.get_close_matches(name.lower(), NAMES, 3, 0.5) or NAMES
-    raise BadInput(f"There is no data set {name!r}; did you mean {' or '.join(near)}?")
+    raise BadInput(unknown("data set", name.lower(), NAMES))
 
 
 def _find(root: Path, name: str, folders: Iterable[str], files: Iterable[str]) -> Path:

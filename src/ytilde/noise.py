@@ -7,7 +7,6 @@ Labels of -1 stay -1. All work is done, and all results lie, on the CPU.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ytilde.data import IGNORE, BadInput, Rows
+from ytilde.data import IGNORE, BadInput, Rows, unknown
 
 __all__ = [
     "KINDS",
@@ -479,9 +478,7 @@ def _rate(rate: float) -> float:
 def _known(what: str, name: str, names: Iterable[str]) -> str:
     names = list(names)
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise BadInput(f"unknown {what} {name!r}; {hint}choose one of {', '.join(names)}.")
+        raise BadInput(unknown(what, name, names))
     return name
 
 
