@@ -1,6 +1,7 @@
 """Classifier keeps scikit-learn's contract."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -172,6 +173,43 @@ def test_an_audit_of_the_wrong_shape_is_one_sentence():
     maps = np.zeros((4, 8, 8), int)
     with pytest.raises(BadInput, match="one label a row"):
         clf.audit(np.zeros((4, 1, 8, 8)), maps)
+
+
+def make_table(n=240, seed=0):
+    """Two blobs told apart by a number and a category together."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n)
+    colour = np.where(rng.random(n) < 0.1, "green", np.where(y == 1, "red", "blue"))
+    return pd.DataFrame({"size": rng.normal(y, 0.5), "colour": colour}), np.array(["no", "yes"])[y]
+
+
+def test_text_columns_of_a_frame_are_categories(tmp_path):
+    X, y = make_table()
+    clf = Classifier("ce", epochs=30, **SMALL).fit(X, y)
+    assert clf.shape_ == (4,) and clf.n_features_in_ == 2
+    assert clf.feature_names_in_.tolist() == ["size", "colour"]
+    assert clf.schema_.columns == {"size": None, "colour": ["blue", "green", "red"]}
+    new, truth = make_table(seed=1)
+    assert clf.score(new, truth) > 0.9
+    clf.save(tmp_path / "model")
+    again = Classifier.load(tmp_path / "model")
+    assert (again.predict_proba(new) == clf.predict_proba(new)).all()
+    found = clf.audit(X, y, folds=2)
+    assert found.context["rows"] is X and not found.at_chance
+    with pytest.warns(UserWarning, match="'purple'"):
+        clf.predict(new.assign(colour="purple"))
+    with pytest.raises(BadInput, match="no feature column 'colour'"):
+        clf.predict(new[["size"]])
+    many = X.assign(colour=[f"colour {k}" for k in range(len(X))])
+    with pytest.raises(BadInput, match=r"olumn 'colour'.* holds text with 240 different values"):
+        clf.fit(many, y)
+
+
+def test_numbers_in_a_frame_of_objects_stay_numbers():
+    X, y = make_table()
+    X = X[["size"]].astype(object)
+    clf = Classifier("ce", epochs=1, **SMALL).fit(X, y)
+    assert clf.schema_ is None and clf.shape_ == (1,)
 
 
 def test_an_audit_of_the_same_trains_nothing_again(digits, tmp_path):

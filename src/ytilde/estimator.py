@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
+from pandas.api.types import infer_dtype
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
@@ -22,12 +23,12 @@ from torch import Tensor, nn
 
 from . import checkpoint, parallel
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
-from .data import IGNORE, BadInput, Batch, Data
+from .data import IGNORE, BadInput, Batch, Data, Rows
 from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe, hash_of
 from .images import without_unreadable
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
-from .readers import as_inputs, fingerprint
+from .readers import Schema, as_inputs, fingerprint, read
 from .transition import confident_joint
 from .transition import given as given_transition
 from .tuning import SHORT_LIST, choose_method, of_race
@@ -48,8 +49,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     own nn.Module that returns features. encoder: a file made by `ytilde pretrain`, from which its
     networks start; pretrain: make one first, as in "simclr:epochs=100".
     What is left at None is chosen by the kind of data.
-    X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]). y: ints or strings, one
-    a row (-1 is a class like any other, as scikit-learn has it) or one a pixel (-1 = ignore).
+    X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]), or a DataFrame, whose
+    text columns are categories, or image files, as in `ytilde fit`. y: ints or strings, one a row
+    (-1 is a class like any other, as scikit-learn has it) or one a pixel (-1 = ignore).
     devices: so many GPUs (or CPU processes) train together, with the result of one; a script that
     uses them needs `if __name__ == "__main__":`.
     """
@@ -114,7 +116,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Classifier:
         """Train on labels that may be wrong. Ctrl-C keeps the model of the last whole epoch."""
-        x, given = self._check_training(X, y)
+        x, given, schema = self._check_training(X, y)
         classes = unique_labels(given) if given.ndim == 1 else np.unique(given[given != IGNORE])
         if len(classes) < 2:
             raise BadInput(f"y holds one class only ({classes!r}); a classifier needs at least two")
@@ -122,8 +124,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
         if given.ndim > 1:
             labels[torch.from_numpy(given == IGNORE)] = IGNORE
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
-        self.fit_data(data, weights=self._check_weights(sample_weight, len(data)))
+        weights = self._check_weights(sample_weight, len(data))
+        self.fit_data(data, weights=weights, schema=schema)
         self.classes_ = classes
+        if schema:
+            self.n_features_in_ = X.shape[1]  # of the table; a category has many inputs
         return self
 
     def fit_data(
@@ -132,17 +137,20 @@ class Classifier(ClassifierMixin, BaseEstimator):
         *,
         weights: Tensor | None = None,
         recipe: Recipe | None = None,
+        schema: Schema | None = None,
         on_record: Callable[[Record], None] = lambda record: None,
         **options: Any,
     ) -> Trainer | None:
         """Fit on a Data (which may be lazy); `options` are those of `fit_method`.
 
         recipe: in the place of the one that the parameters make; it has a seed for each stream.
+        schema: how a table became this data; tables are then read alike, and files tell it.
         Returns the trainer, or None if Ctrl-C ended the fit early.
         """
         recipe = recipe or self._recipe(data)
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
+        self.schema_ = schema
         encoder = None if self.encoder is None else Encoder.load(self.encoder)
         self.recipe_, self._backbone_ = recipe, backbone_name(data, self.backbone, encoder)
         self.history_: History = []
@@ -212,10 +220,17 @@ class Classifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"random_state must be a whole number or None, not {seed!r}")
         return default_recipe(data.shape, len(data), data.y.dim() > 1, seed=int(seed), **own)
 
-    def _check_training(self, X: Any, y: ArrayLike) -> tuple[Tensor, NDArray[Any]]:
-        if _ndim(X) > 2:
+    def _check_training(self, X: Any, y: ArrayLike) -> tuple[Rows, NDArray[Any], Schema | None]:
+        x: Rows
+        schema = None
+        if _ndim(X) > 2 or _holds_text(X):
             given = np.asarray(y)
-            x = as_images(X)
+            if _holds_text(X):
+                validate_data(self, X, skip_check_array=True)  # keeps the names of the columns
+                found = read(X, labelled=False)
+                x, schema = found.data.x, found.schema
+            else:
+                x = as_images(X)
             if pd.isna(given).any():
                 raise BadInput("y holds missing labels; fill them in or leave the rows out")
             if given.shape not in ((len(x),), (len(x), *x.shape[2:])):
@@ -224,13 +239,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
                     f"their pixels), not an array of shape {given.shape}"
                 )
             if given.ndim > 1:
-                return x, given
+                return x, given, schema
         else:
             X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
             table, given = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
             x = torch.from_numpy(np.ascontiguousarray(table))
         check_classification_targets(given)
-        return x, given
+        return x, given, schema
 
     def _check_weights(self, sample_weight: ArrayLike | None, n: int) -> Tensor | None:
         if sample_weight is None:
@@ -300,7 +315,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _trainer(self) -> Trainer:
         return Trainer(self.method_, self.recipe_)
 
-    def _check_inputs(self, X: Any) -> Tensor:
+    def _check_inputs(self, X: Any) -> Rows:
+        if self.schema_ and isinstance(X, pd.DataFrame):
+            found = read(X, schema=self.schema_, labelled=False)
+            for note in found.notes:
+                warnings.warn(note)
+            return found.data.x
         if len(self.shape_) > 1:
             return as_images(X)
         X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
@@ -319,7 +339,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             check_is_fitted(self)
             x, given = self._check_inputs(X), np.asarray(y)
         else:
-            x, given = clone(self)._check_training(X, y)
+            x, given, _ = clone(self)._check_training(X, y)
         if given.ndim > 1:
             raise BadInput(ONE_LABEL)
         if len(given) != len(x):
@@ -334,7 +354,10 @@ class Classifier(ClassifierMixin, BaseEstimator):
             )
         labels = torch.tensor([place[name] for name in given.tolist()])
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
-        return self.audit_data(data, folds=folds)
+        found = self.audit_data(data, folds=folds)
+        if "rows" in found.context and isinstance(X, pd.DataFrame):
+            found.context["rows"] = X
+        return found
 
     def audit_data(
         self,
@@ -465,6 +488,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             "shape": list(self.shape_),
             "num_train": self.method_.spec.num_train,
             "n_features_in": self.n_features_in_,
+            "schema": asdict(self.schema_) if self.schema_ else None,
             "feature_names": getattr(self, "feature_names_in_", np.array([])).tolist(),
         }
         tensors = {f"method.{name}": t for name, t in self.method_.state_dict().items()}
@@ -493,6 +517,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.backbone = backbone or meta["params"]["backbone"]
         self.classes_ = np.asarray(meta["classes"])
         self.shape_, self.n_features_in_ = tuple(meta["shape"]), meta["n_features_in"]
+        self.schema_ = Schema(**meta["schema"]) if meta.get("schema") else None
         if meta["feature_names"]:
             self.feature_names_in_ = np.asarray(meta["feature_names"], dtype=object)
         self._backbone_ = self.backbone
@@ -546,6 +571,11 @@ def _sent(data: Data) -> Any:
     which containers have little."""
     x = data.x.numpy() if isinstance(data.x, Tensor) else data.x
     return replace(data.without_clean(), x=x, y=data.y.numpy())  # type: ignore[arg-type]
+
+
+def _holds_text(X: Any) -> bool:
+    kinds = (infer_dtype(X[name]) for name in X) if isinstance(X, pd.DataFrame) else ()
+    return any(kind in ("string", "categorical") for kind in kinds)
 
 
 def _ndim(X: Any) -> int:
