@@ -543,3 +543,21 @@ def test_outputs_are_checked_before_the_work(table, run, monkeypatch):
                   ["predict", "run", "new.csv"]):  # fmt: skip
         out = table / "new.csv" / "x.npz"
         refused(*words, "--out", out, match="cannot write", cwd=table)
+
+
+def test_true_labels_are_measured_on_without_a_test_file(tmp_path):
+    """They were taken and, without --test, never used."""
+    frame = blobs(tmp_path / "d.csv", ["x", "y"])
+    truth = frame.label.where(frame.index >= 20, "")  # of 20 rows nobody knows it
+    wrong = frame.label.where(frame.index % 10 != 0, "x")
+    frame.assign(label=wrong, truth=truth).to_csv(tmp_path / "d.csv", index=False)
+    words = ["fit", tmp_path / "d.csv", "--clean-label", "truth", *FAST, "--out", tmp_path / "r"]
+    told = ytilde(*words).stdout
+    predicted = pd.read_csv(tmp_path / "r" / "predictions.csv").predicted_label
+    given, made = (100 * (a == truth)[20:].mean() for a in (wrong, predicted))
+    assert (
+        f"of 100 training rows with a known truth, {given:.1f} % of the given labels "
+        f"and {made:.1f} % of the predicted ones are right\n" in told
+    )
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert summary["train_given_right"] == pytest.approx(given / 100)

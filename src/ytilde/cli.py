@@ -29,7 +29,7 @@ from . import __version__, datasets, noise, parallel, readers
 from .bench_cli import bench_app
 from .checkpoint import check_writable, write_atomic, write_csv
 from .contrastive import PROBES, Settings
-from .data import BadInput, Data, unknown
+from .data import IGNORE, BadInput, Data, unknown
 from .diagnosis import diagnose_data
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe
 from .estimator import RECIPE_FIELDS, Classifier
@@ -253,12 +253,13 @@ def fit(
         for note in trainer.notes if trainer else []:
             out.print(f"note: {note}")
         clf.save(folder / "model.safetensors")
+        summary = summarise(clf.history_) | {"backbone": str(clf._backbone_)}
         if corrupted.y.dim() == 1:
             unread = trainer.unreadable if trainer else ()
             lost = np.array([path in unread for path in found.paths or [""] * len(data)])
             found = dataclasses.replace(found, data=corrupted)
-            _write_predictions(folder / "predictions.csv", clf, found, lost)
-        summary = summarise(clf.history_) | {"backbone": str(clf._backbone_)}
+            predicted = _write_predictions(folder / "predictions.csv", clf, found, lost)
+            summary |= _against_truth(corrupted, predicted, lost)
         run.finish(summary)
     out.print(_what_was_done(clf.method_.name, len(corrupted), summary))
     _print_summary(summary, corrupted, told, folder)
@@ -341,6 +342,20 @@ def summarise(history: list[Record]) -> dict[str, Any]:
     return summary
 
 
+def _against_truth(data: Data, predicted: np.ndarray, lost: np.ndarray) -> dict[str, Any]:
+    """How many given and predicted labels of the training rows are right, where the truth is known.
+
+    Only measured, after training.
+    """
+    if data.clean is None:
+        return {}
+    y, clean = data.y.numpy(), data.clean.numpy()
+    known = (clean != IGNORE) & ~lost
+    right = {"given": y == clean, "predicted": predicted == clean}
+    shares = {f"train_{name}_right": float(hit[known].mean()) for name, hit in right.items()}
+    return {"train_truth_known": int(known.sum()), **shares} if known.any() else {}
+
+
 def _what_was_done(method: str, rows: int, summary: dict[str, Any]) -> str:
     text = f"{method} with {summary['backbone']} on {rows} rows: "
     text += f"{summary['epochs']} epochs in {summary['seconds']:.1f} s"
@@ -353,19 +368,25 @@ def _print_summary(summary: dict[str, Any], data: Data, told: dict[str, Any], fo
     table = Table(title=None, show_header=True, header_style="bold")
     table.add_column("test accuracy")
     table.add_column("", justify="right")
-    rows = {
+    lines = {
         "last": "last epoch",
         "chosen": f"chosen by noisy validation (epoch {summary.get('chosen_epoch')})",
         "mean_of_last_ten": "mean of the last ten epochs",
         "miou": "mean IoU, last epoch",
     }
-    for key, text in rows.items():
+    for key, text in lines.items():
         if key in summary:
             table.add_row(text, f"{100 * summary[key]:.2f} %")
     if told:
         out.print(f"noise made: {100 * told['rate']:.1f} % of {len(data)} labels are wrong")
     if table.row_count:
         out.print(table)
+    if rows := summary.get("train_truth_known"):
+        given, predicted = (summary[f"train_{name}_right"] for name in ("given", "predicted"))
+        out.print(
+            f"of {rows} training rows with a known truth, {100 * given:.1f} % of the given labels "
+            f"and {100 * predicted:.1f} % of the predicted ones are right"
+        )
     predictions = ", predictions.csv" if data.y.dim() == 1 else ""
     out.print(f"run folder: {folder}  (model.safetensors, metrics.jsonl{predictions})")
     if data.y.dim() == 1:
@@ -477,8 +498,8 @@ def _write_predictions(
     lost: np.ndarray,
     given: bool = True,
     probabilities: bool = False,
-) -> None:
-    """A line a row; those that are lost have no predicted label."""
+) -> np.ndarray:
+    """A line a row; those that are lost have no predicted label. Returns the predicted classes."""
     data, probs = found.data, clf.predict_proba(found.data)
     if probs.ndim > 2:
         raise BadInput("a run of pixel labels has no table of predictions; see Classifier.load")
@@ -487,12 +508,14 @@ def _write_predictions(
         columns["path"] = found.paths
     if given:
         columns["given_label"] = [data.class_name(k) for k in data.y.tolist()]
-    predicted: dict[str, Any] = {"predicted_label": clf.classes_[probs.argmax(-1)].astype(object)}
+    best = probs.argmax(-1)
+    predicted: dict[str, Any] = {"predicted_label": clf.classes_[best].astype(object)}
     predicted["predicted_prob"] = probs.max(-1).round(6)
     if probabilities:
         names = [f"prob_{name}" for name in clf.classes_]
         predicted |= dict(zip(names, probs.T.round(6), strict=True))
     write_csv(path, pd.DataFrame(columns).join(pd.DataFrame(predicted)[~lost]))
+    return best
 
 
 @app.command()
