@@ -1,9 +1,12 @@
 """ONNX files answer as the classifier does, on inputs it never saw and for any batch size."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -49,6 +52,26 @@ def test_pixels(tmp_path):
     found = run(clf, x, tmp_path / "model.onnx")
     assert found.shape == (3, 30, 30, 4)
     assert np.abs(np.exp(found) - clf.predict_proba(data.x[:3])).max() < 1e-5
+
+
+def test_the_file_tells_how_a_table_becomes_its_input(tmp_path):
+    """docs/onnx.md's program, which knows the file alone, answers as the classifier does."""
+    text = (Path(__file__).parents[1] / "docs" / "onnx.md").read_text()
+    program: dict = {}
+    exec(re.search(r"<!-- test: onnx -->\n```python\n(.*?)```", text, re.S)[1], program)
+    rng = np.random.default_rng(0)
+    colours = np.array(["blue", "red", "sea green"])
+    X = pd.DataFrame(
+        {"colour": colours[rng.integers(0, 3, 200)], "size": 1e3 * rng.normal(5, 1, 200)}
+    )
+    y = np.where((X["colour"] == "red") ^ (X["size"] > 5e3), "yes", "no")
+    clf = Classifier("ce", "mlp:width=32", epochs=40).fit(X, y)
+    path = str(tmp_path / "model.onnx")
+    to_onnx(clf, path)
+    assert program["predict"](path, X.to_dict("records")) == clf.predict(X).tolist()
+    about = onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
+    assert [column["kind"] for column in json.loads(about["columns"])] == ["category", "number"]
+    assert json.loads(about["input"])["mean"][-1] == pytest.approx(X["size"].mean(), rel=1e-4)
 
 
 def test_command(tmp_path, monkeypatch, capsys):

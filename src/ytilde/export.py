@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from sklearn.utils.validation import check_is_fitted
@@ -25,9 +26,9 @@ BLOCK = 100  # Monte-Carlo samples at once: bounds the memory of a prediction
 def to_onnx(clf: Classifier, path: str | Path) -> None:
     """Write the network: "x" [N, ...] float32, images in [0, 1] -> "log_probs" [N, ..., K].
 
-    The log of the clean posterior, for any N; its columns are the classes, a JSON list under
-    "classes" in the file's metadata. A Monte-Carlo head keeps its mixture: the fixed noise of its
-    predictions is stored in the file.
+    The log of the clean posterior, for any N. The file's metadata says, in JSON, what the columns
+    of log_probs ("classes") and of x ("columns", "input") are: see docs/onnx.md. A Monte-Carlo head
+    keeps its mixture: the fixed noise of its predictions is stored in the file.
     """
     check_is_fitted(clf)
     method = copy.deepcopy(clf.method_).cpu().eval()
@@ -44,8 +45,22 @@ def to_onnx(clf: Classifier, path: str | Path) -> None:
     except torch.onnx.errors.OnnxExporterError as error:
         raise BadInput(f"method {method.name} has no ONNX form ({_reason(error)})") from error
     assert program is not None
-    program.model.metadata_props["classes"] = json.dumps(clf.classes_.tolist())
+    about = {"classes": clf.classes_.tolist(), **_inputs(clf)}
+    program.model.metadata_props.update({key: json.dumps(value) for key, value in about.items()})
     write_atomic(Path(path), lambda temporary: program.save(str(temporary)))
+
+
+def _inputs(clf: Classifier) -> dict[str, Any]:
+    """How x is made: the columns of a table, and the constants that the network itself applies."""
+    columns, start = [], 0
+    for name, categories in (clf.schema_.columns if clf.schema_ else {}).items():
+        kind = {"kind": "category", "values": categories} if categories else {"kind": "number"}
+        columns.append({"name": name, "at": start, **kind})
+        start += len(categories) if categories else 1
+    net = clf.method_.net
+    constants = {"mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist()}
+    about = {"shape": list(clf.shape_), "normalised": "by the network", **constants}
+    return {"input": about, "columns": columns}
 
 
 class _Stored:
