@@ -561,3 +561,16 @@ def test_true_labels_are_measured_on_without_a_test_file(tmp_path):
     )
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["train_given_right"] == pytest.approx(given / 100)
+
+
+def test_networks_and_named_sets_are_listed(tmp_path):
+    shown = ytilde("methods", "backbones").stdout
+    assert "resnet18" in shown and "width=64, stem=auto" in shown and "blocks=" not in shown
+    shown = ytilde("data", cwd=tmp_path).stdout
+    assert all(name in shown for name in cli.datasets.NAMES) and not list(tmp_path.iterdir())
+    assert "`ytilde data cifar100-coarse`" in shown and "www.cityscapes-dataset.com" in shown
+    told = [line.split("│")[2] for line in ytilde("methods").stdout.splitlines() if "│ het" in line]
+    assert len(told) == len(set(told)) == 4
+    for command in ("fit", "diagnose", "noise", "pretrain"):
+        said = " ".join(ytilde(command, "--help").stdout.split())
+        assert "if not given, the one called label or y" in said

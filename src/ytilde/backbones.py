@@ -25,6 +25,7 @@ from ytilde.data import BadInput, unknown
 
 __all__ = [
     "Backbone",
+    "about_backbone",
     "as_backbone",
     "create_backbone",
     "default_backbone",
@@ -61,6 +62,14 @@ def list_backbones() -> list[str]:
     return sorted(_registry)
 
 
+def about_backbone(name: str) -> tuple[str, dict[str, Any]]:
+    """What a backbone is, in a line, and its options with their defaults."""
+    cls, preset = _registry[name]
+    own = inspect.signature(cls).parameters.values()
+    options = {p.name: p.default for p in own if p.name != "shape" and p.name not in preset}
+    return (inspect.getdoc(cls) or "").splitlines()[0], options
+
+
 def default_backbone(shape: Shape, *, pixels: bool = False) -> str:
     """What to use when nobody says: cheap enough for a CPU, good enough to compare methods."""
     if pixels:
@@ -86,7 +95,7 @@ def create_backbone(
     options = given | options
     weights = options.pop("weights", weights)
     hints = get_type_hints(cls.__init__)
-    known = [k for k in inspect.signature(cls).parameters if k != "shape" and k not in preset]
+    known = list(about_backbone(name)[1])
     for option, value in list(options.items()):
         if option not in known:
             raise BadInput(unknown(f"option of {name}", option, known))

@@ -26,6 +26,7 @@ from rich.table import Table
 from torch import Tensor
 
 from . import __version__, datasets, noise, parallel, readers
+from .backbones import about_backbone, list_backbones
 from .bench_cli import bench_app
 from .checkpoint import check_writable, write_atomic, write_csv
 from .contrastive import PROBES, Settings
@@ -44,6 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+BACKBONE = "name[:option=value,...], see `ytilde methods backbones`; or auto"
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 TASKS = ("classification", "segmentation")
 
@@ -151,7 +153,9 @@ def options(
     """Learning from labels that are wrong in ways that depend on the input."""
 
 
-Source = Annotated[str, typer.Argument(help="csv, parquet, npz, image folder, or a named set")]
+Source = Annotated[
+    str, typer.Argument(help="csv, parquet, npz, image folder, or a named set (`ytilde data`)")
+]
 Label = Annotated[
     str | None, typer.Option(help="column with the labels; if not given, the one called label or y")
 ]
@@ -174,7 +178,7 @@ def fit(
     source: Source,
     label: Label = None,
     method: Annotated[str, typer.Option(help="see `ytilde methods`; auto: a race")] = "elr",
-    backbone: Annotated[str, typer.Option(help="name[:option=value,...] or auto")] = "auto",
+    backbone: Annotated[str, typer.Option(help=BACKBONE)] = "auto",
     out_folder: Annotated[Path | None, typer.Option("--out", help="run folder")] = None,
     test: Annotated[str | None, typer.Option(help="test data, only measured on")] = None,
     clean_label: CleanLabel = None,
@@ -400,7 +404,7 @@ def pretrain(
     label: Label = None,
     clean_label: CleanLabel = None,
     drop: Drop = None,
-    backbone: Annotated[str, typer.Option(help="name[:option=value,...] or auto")] = "auto",
+    backbone: Annotated[str, typer.Option(help=BACKBONE)] = "auto",
     out_file: Annotated[Path, typer.Option("--out", help="encoder to write")] = Path(
         "encoder.safetensors"
     ),
@@ -716,21 +720,39 @@ def noise_command(
 
 @app.command()
 def data(
-    name: Annotated[str, typer.Argument(help="named set, for example cifar10")],
+    name: Annotated[
+        str | None, typer.Argument(help="named set, for example cifar10; if not given, all listed")
+    ] = None,
     to: Annotated[Path, typer.Option(help="folder")] = Path("data"),
 ) -> None:
     """Download a named set from its publisher; digests are checked, a cut download goes on."""
+    if name is None:
+        table = Table("named set", "splits", "its files")
+        for each in datasets.NAMES:
+            table.add_row(each, ", ".join(datasets.splits(each)), datasets.origin(each))
+        out.print(table)
+        return
     datasets.download(name, to)
     out.print(f"{name} is in {to}; use it with --data-root {to} or YTILDE_DATA={to}")
 
 
 @app.command()
 def methods(name: Annotated[str | None, typer.Argument()] = None) -> None:
-    """List the methods, or one method's paper, fields and defaults (`recipe`: the recipe's)."""
+    """List the methods, or one method's paper, fields and defaults.
+
+    `methods recipe`: what every method can be trained with; `methods backbones`: the networks.
+    """
     if name is None:
         table = Table("method", "what it is")
         for each in list_methods():
-            table.add_row(each, _first_line(lookup(each).cls))
+            table.add_row(each, _first_line(each))
+        out.print(table)
+        return
+    if name == "backbones":
+        table = Table("backbone", "what it is", "options")
+        for each in list_backbones():
+            what, given = about_backbone(each)
+            table.add_row(each, what, _settings(given))
         out.print(table)
         return
     if name == "recipe":
@@ -744,8 +766,15 @@ def methods(name: Annotated[str | None, typer.Argument()] = None) -> None:
     _print_fields(entry.cls, entry.preset)
 
 
-def _first_line(cls: type) -> str:
-    return (inspect.getdoc(sys.modules[cls.__module__]) or "").splitlines()[0]
+def _first_line(name: str) -> str:
+    """What a method is; of those that one file holds, also what tells them apart."""
+    entry = lookup(name)
+    text = (inspect.getdoc(sys.modules[entry.cls.__module__]) or "").splitlines()[0]
+    return f"{text} Here {_settings(entry.preset)}." if entry.preset else text
+
+
+def _settings(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _chosen_by_data() -> list[str]:

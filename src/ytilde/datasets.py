@@ -707,6 +707,22 @@ _ASK = {  # sets that their publishers give on request, or that have no publishe
 }
 
 
+def _key(name: str) -> str:
+    return name if name in _SOURCES else name.split("-")[0]  # cifar100-coarse, webvision-50
+
+
+def origin(name: str) -> str:
+    """How one comes by the files of a named set."""
+    key = _key(name)
+    if key in _ASK:
+        return f"ask for it {_ASK[key]}"
+    return f"`ytilde data {name}`" if key in _SOURCES else "made here, it needs no files"
+
+
+def splits(name: str) -> tuple[str, ...]:
+    return _SETS[_known(name)].splits
+
+
 def download(
     name: str,
     to: str | Path,
@@ -719,13 +735,9 @@ def download(
     only after its digest is right. progress(file, bytes, total) is called as the bytes arrive.
     Returns the folder of the files; what is there already is not fetched again.
     """
-    _known(name)
-    key = name if name in _SOURCES else name.split("-")[0]  # cifar100-coarse, webvision-50
-    if key in _ASK:
-        raise BadInput(f"{name} cannot be downloaded by ytilde; ask for it {_ASK[key]}.")
-    if key not in _SOURCES:
-        raise BadInput(f"{name} is made here and needs no files.")
-    source = _SOURCES[key]
+    if _key(_known(name)) not in _SOURCES:
+        raise BadInput(f"{name} cannot be downloaded by ytilde: {origin(name)}.")
+    source = _SOURCES[_key(name)]
     folder = Path(to) / source.folder
     for file, md5 in source.md5.items():
         packed = ".tar" in file
