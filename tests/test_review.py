@@ -229,6 +229,13 @@ def test_log_is_a_list_with_undo(steps):
             assert found == expected
 
 
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_review(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(BadInput, match="no folder that can be written to"):
+        review.Log(tmp_path / "log")
+    assert not list(tmp_path.iterdir())
+
+
 def test_two_tabs_cannot_overrule_each_other_unseen(tmp_path):
     log = review.Log(tmp_path / "log")
     log.decide("1", "a", 7, "accept", 2, 0)

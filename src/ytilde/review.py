@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from .checkpoint import write_csv
+from .checkpoint import check_writable, write_csv
 from .data import IGNORE, BadInput, Data
 from .report import _text, digest, encode, own_parts, picture_of, table, template
 
@@ -64,6 +64,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self._one_at_a_time = threading.Lock()
+        check_writable(path)
         try:
             self._db = sqlite3.connect(
                 path, timeout=30, isolation_level=None, check_same_thread=False
