@@ -1,12 +1,16 @@
 """The demo: it runs, writes only into its folder, and its figures are those of its files."""
 
+import io
 import json
 import re
+import time
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from ytilde import datasets
+from ytilde import demo as module
 from ytilde.data import BadInput
 from ytilde.demo import _corrupt, run_demo
 
@@ -57,10 +61,6 @@ def test_report_holds_pictures_curves_and_measures(demo):
 
 
 def test_says_where_things_are(demo, capsys, monkeypatch):
-    from rich.console import Console
-
-    from ytilde import demo as module
-
     folder, figures = demo
     monkeypatch.setenv("COLUMNS", "80")
     module._say_results(Console(), folder / "out", figures)
@@ -76,4 +76,24 @@ def test_refuses_a_folder_of_other_things(tmp_path):
         run_demo(tmp_path, epochs=1)
     with pytest.raises(BadInput, match="is a file"):
         run_demo(tmp_path / "thesis.txt", epochs=1)
+    with pytest.raises(BadInput, match="no folder that can be written to"):
+        run_demo(tmp_path / "thesis.txt" / "demo", epochs=1)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_step_is_one_line_that_shows_how_far_it_is(terminal):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=200)
+    with module._step(console, "working", fits=2) as show:
+        for epoch in range(2 * 15):
+            show({"epoch": epoch % 15 + 1, "epochs": 15})
+            if epoch == 14 and not terminal:
+                assert file.getvalue() == "working ....."
+        if terminal:
+            time.sleep(0.3)  # the line is drawn anew a few times a second
+    said = file.getvalue()
+    if terminal:
+        assert "30 of 30 epochs, about 0 s left" in said and said.rstrip().endswith("working: 0 s")
+    else:
+        assert said == "working .......... 0 s\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.status import Status
 from rich.table import Table
 
 from . import datasets, metrics, noise, report
 from .auditing import Audit
-from .checkpoint import write_text
+from .checkpoint import check_writable, write_text
 from .data import BadInput, Data
 from .engine import Recipe, Record, Trainer
 from .estimator import Classifier
@@ -51,8 +50,9 @@ def run_demo(out: Path, epochs: int | None = None) -> dict[str, float]:
     for number, (method, name) in enumerate(NAMES.items(), 1):
         fitted[name] = clf = Classifier(method, **settings)
         _fit(console, f"({number}) {name}", clf, data, test)
-    with _step(console, "(3) judging every label with a model that never saw it"):
-        found = Classifier(ROBUST, **settings).audit_data(data.without_clean(), folds=FOLDS)
+    with _step(console, "(3) judging every label with a model that never saw it", FOLDS) as show:
+        clf = Classifier(ROBUST, **settings)
+        found = clf.audit_data(data.without_clean(), folds=FOLDS, on_record=show)
     figures = _measure(fitted, found, data)
     figures["seconds"] = round(time.perf_counter() - began, 1)
     _write(out, fitted, found, data, figures)
@@ -65,6 +65,7 @@ def _check_folder(out: Path) -> None:
         raise BadInput(f"{out} is a file; give --out another folder")
     if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
         raise BadInput(f"{out} is not empty and holds no demo; give --out another folder")
+    check_writable(out / MARK)
 
 
 def _corrupt(train: Data) -> Data:
@@ -75,24 +76,37 @@ def _corrupt(train: Data) -> Data:
 
 
 @contextmanager
-def _step(console: Console, text: str) -> Iterator[Status]:
-    """Says what is being done while it is, and how long it took."""
-    began = time.perf_counter()
+def _step(console: Console, text: str, fits: int = 1) -> Iterator[Callable[[Record], None]]:
+    """One line for a step of so many fits: how far it is, then how long it took.
+
+    Yields what is to hear of every epoch. A file or a pipe gets a dot for each tenth of the way.
+    """
+    began, epochs = time.perf_counter(), 0
+
+    def show(record: Record) -> None:
+        nonlocal epochs
+        epochs, total = epochs + 1, fits * record["epochs"]
+        left = (time.perf_counter() - began) / epochs * (total - epochs)
+        status.update(f"{text}: {epochs} of {total} epochs, about {left:.0f} s left")
+        dots = 10 * epochs // total - 10 * (epochs - 1) // total
+        if not console.is_terminal:
+            console.print("." * dots, end="")
+            console.file.flush()
+
+    if not console.is_terminal:
+        console.print(text, end=" ")
     with console.status(f"{text} ...") as status:
-        yield status
-    console.print(f"{text}: {time.perf_counter() - began:.0f} s")
+        yield show
+    taken = f"{time.perf_counter() - began:.0f} s"
+    console.print(f"{text}: {taken}" if console.is_terminal else f" {taken}")
 
 
 def _fit(console: Console, text: str, clf: Classifier, data: Data, test: Data) -> None:
     def monitor(trainer: Trainer) -> Record:
         return {"test_accuracy": trainer.score(test)["accuracy"]}
 
-    with _step(console, text) as status:
-
-        def on_record(record: Record) -> None:
-            status.update(f"{text} ... epoch {record['epoch']} of {record['epochs']}")
-
-        clf.fit_data(data.without_clean(), monitor=monitor, on_record=on_record)
+    with _step(console, text) as show:
+        clf.fit_data(data.without_clean(), monitor=monitor, on_record=show)
 
 
 def _measure(fitted: dict[str, Classifier], found: Audit, data: Data) -> dict[str, float]:
