@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import make_blobs
 
-from ytilde import cli
+from ytilde import bench_cli, cli
 from ytilde.engine import Diverged
 from ytilde.runs import Run
 
@@ -574,3 +574,21 @@ def test_networks_and_named_sets_are_listed(tmp_path):
     for command in ("fit", "diagnose", "noise", "pretrain"):
         said = " ".join(ytilde(command, "--help").stdout.split())
         assert "if not given, the one called label or y" in said
+
+
+def test_pretraining_without_labels_does_not_advise_to_fit_the_same(tmp_path):
+    data = pictures(tmp_path / "d")
+    words = ["--epochs", "1", "--batch-size", "4", "--backbone", "mlp:width=8", "--out"]
+    told = ytilde("pretrain", pictures(tmp_path / "d2"), *words, tmp_path / "e").stdout
+    assert f"next: ytilde fit {tmp_path / 'd2'} --encoder {tmp_path / 'e'}\n" in told
+    told = ytilde("pretrain", data / "a", *words, tmp_path / "e").stdout
+    assert f"next: ytilde fit LABELLED_DATA --encoder {tmp_path / 'e'}\n" in told
+
+
+def test_a_report_without_results_says_why(tmp_path, monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(bench_cli, "out", cli.console(file=shown, width=200))
+    ytilde("bench", "report", "dtm_t1", cwd=tmp_path)
+    assert shown.getvalue().startswith(f"no results: there is no folder {tmp_path / 'results'}\n")
+    assert "--all" not in ytilde("bench", "list", "--help").stdout
+    assert "--all" in ytilde("bench", "report", "--help").stdout

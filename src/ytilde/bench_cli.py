@@ -17,7 +17,7 @@ from rich.measure import Measurement
 from rich.table import Table as Grid
 
 from . import bench_figures, bench_report
-from .bench import Job, Place, default_results, done, load_results, plan, report, sweep, tune
+from .bench import Job, Line, Place, default_results, done, load_results, plan, report, sweep, tune
 from .bench_tables import SCALES, cells, choose, list_tables, load_table
 from .data import BadInput, unknown
 from .engine import Record
@@ -25,6 +25,7 @@ from .engine import Record
 bench_app = typer.Typer(no_args_is_help=True, help="The papers' tables: run them, compare.")
 out = Console(highlight=False)
 
+OneTable = Annotated[str | None, typer.Argument(help="a table; if not given, all are listed")]
 TableName = Annotated[str | None, typer.Argument(help="a table of `bench list`; or --all")]
 All = Annotated[bool, typer.Option("--all", help="every table")]
 Only = Annotated[list[str] | None, typer.Option("--only", help="a row or method; repeatable")]
@@ -56,13 +57,17 @@ def _place(
     return Place(results or default_results(scale), Place.work, data_root, device, compile)
 
 
-@bench_app.command("list")
-def list_command(table: TableName = None, results: Results = None, scale: Scale = "full") -> None:
-    """The tables, or the cells of one: what can be run, what is done, what is missing and why."""
-    folder = results or default_results(scale)
+def _lines(folder: Path) -> list[Line]:
+    """The results in a folder; where there is none the user is told."""
     if not folder.is_dir():
         out.print(f"no results: there is no folder {folder.absolute()}", soft_wrap=True)
-    lines = load_results(folder)
+    return load_results(folder)
+
+
+@bench_app.command("list")
+def list_command(table: OneTable = None, results: Results = None, scale: Scale = "full") -> None:
+    """The tables, or the cells of one: what can be run, what is done, what is missing and why."""
+    lines = _lines(results or default_results(scale))
     rows: list[tuple[str, ...]] = []
     if table is None:
         for name in list_tables():
@@ -197,7 +202,7 @@ def report_command(
     ] = None,
 ) -> None:
     """Ours beside the paper's, every cell shown; on the screen, or as Markdown, HTML or LaTeX."""
-    lines = load_results(results or default_results(scale or "full"))
+    lines = _lines(results or default_results(scale or "full"))
     reports = [report(name, lines, scale) for name in _names(table, every)]
     written = False
     for path, render in (

@@ -443,7 +443,8 @@ def pretrain(
         if name in made.about:
             out.print(f"{name.replace('_', ' ')} on noisy labels: {100 * made.about[name]:.1f} %")
     out.print(f"written: {out_file}")
-    out.print(f"next: ytilde fit {quote(source)} --encoder {quote(str(out_file))}")
+    labelled = quote(source) if bool((data.y != IGNORE).any()) else "LABELLED_DATA"
+    out.print(f"next: ytilde fit {labelled} --encoder {quote(str(out_file))}")
 
 
 @app.command()
