@@ -37,6 +37,7 @@ clean:
 	rm -rf .venv demo build site .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
 
 .venv/ready: pyproject.toml constraints.txt
+	@echo "making .venv: torch is the largest part of what is fetched, and takes a minute or more"
 	$(PYTHON) -m venv .venv
 ifdef HASHES
 	$(PIP) --require-hashes -r .ci/requirements.txt

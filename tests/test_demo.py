@@ -84,7 +84,7 @@ def test_refuses_a_folder_of_other_things(tmp_path):
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_step_is_one_line_that_shows_how_far_it_is(terminal):
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=200)
+    console = Console(file=file, force_terminal=terminal, width=200, highlight=False)
     with module._step(console, "working", fits=2) as show:
         for epoch in range(2 * 15):
             show({"epoch": epoch % 15 + 1, "epochs": 15})
