@@ -1,6 +1,8 @@
 """Losses against slow float64 versions written from the equations, their limits and gradients."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import ytilde
 from ytilde import losses
 from ytilde.data import BadInput
 
@@ -521,3 +524,21 @@ def test_labels_that_do_not_fit_are_refused(loss):
     for strange in (3, -2, -100):
         with pytest.raises(BadInput, match=f"label {strange} is none of the 3 classes 0 to 2"):
             loss(logits, torch.tensor([0, 1, 2, strange]))
+
+
+def test_losses_and_heads_need_torch_alone():
+    """Public names are imported when they are used: sklearn and pandas take seconds."""
+    code = (
+        "import sys\nfrom ytilde import heads, losses\n"
+        "print([m for m in ('pandas', 'scipy', 'sklearn', 'PIL', 'rich') if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there():
+    for name in ytilde.__all__:
+        assert getattr(ytilde, name) is not None
+    assert dir(ytilde) == sorted(ytilde.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'loses'"):
+        ytilde.loses  # noqa: B018

@@ -1,12 +1,16 @@
 """ytilde: learning from labels that are wrong in ways that depend on the input."""
 
-from . import heads, losses, noise
-from .auditing import Audit, audit
-from .data import BadInput, Batch, Data, Spec, Step
-from .diagnosis import Diagnosis, diagnose
-from .engine import Recipe, Trainer
-from .estimator import Classifier
-from .method import Method, create, list_methods, register
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import heads, losses, noise
+    from .auditing import Audit, audit
+    from .data import BadInput, Batch, Data, Spec, Step
+    from .diagnosis import Diagnosis, diagnose
+    from .engine import Recipe, Trainer
+    from .estimator import Classifier
+    from .method import Method, create, list_methods, register
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,3 +34,26 @@ __all__ = [
     "noise",
     "register",
 ]
+_HOMES = {
+    "auditing": ("Audit", "audit"),
+    "data": ("BadInput", "Batch", "Data", "Spec", "Step"),
+    "diagnosis": ("Diagnosis", "diagnose"),
+    "engine": ("Recipe", "Trainer"),
+    "estimator": ("Classifier",),
+    "method": ("Method", "create", "list_methods", "register"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name is imported when it is first used: losses and heads then need torch alone."""
+    if name in ("heads", "losses", "noise"):
+        return import_module(f".{name}", __name__)
+    for home, names in _HOMES.items():
+        if name in names:
+            globals()[name] = getattr(import_module(f".{home}", __name__), name)
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

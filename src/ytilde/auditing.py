@@ -26,7 +26,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from .checkpoint import write_csv, write_text
@@ -376,6 +375,8 @@ class _Judged(NamedTuple):
 
 
 def _judge(known: _Known, readings: Sequence[_Reading]) -> _Judged:
+    from scipy.sparse import csr_array  # here, as scipy takes a while to import
+
     n, k = len(known.rows), known.p.shape[1]
     columns = {name: np.empty(n) for name in ("wrong", "quality", "prob", "next", "ambiguity")}
     predicted, runner_up = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)

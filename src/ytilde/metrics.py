@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 from torch import Tensor
 
 from .data import IGNORE, BadInput
@@ -108,6 +107,8 @@ def adaptive_ece(probs: ArrayLike, y: ArrayLike, *, bins: int = 15) -> float:
 
 def auroc(score: ArrayLike, positive: ArrayLike) -> float:
     """The chance that a positive scores above a negative, ties counted half (Mann-Whitney)."""
+    from scipy.stats import rankdata  # here, as scipy takes a while to import
+
     s, hit = _scored(score, positive)
     n_pos, n_neg = int(hit.sum()), int((~hit).sum())
     if n_pos == 0 or n_neg == 0:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from ytilde.data import IGNORE, BadInput, Batch, Data, Step
@@ -225,6 +224,8 @@ def estimate_rate(pred_probs: Tensor, y: Tensor) -> float:
     the model's own errors: +0.1 on Fashion-MNIST with nearest neighbours.)
     Assumes that wrong labels are not confined to what the model finds hard.
     """
+    from scipy.optimize import nnls  # here, as scipy takes a while to import
+
     _check(
         pred_probs.dim() == 2 and pred_probs.shape[:1] == y.shape,
         f"pred_probs must be [N, K] and y [N], but they are {tuple(pred_probs.shape)} and "
