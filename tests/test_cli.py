@@ -592,3 +592,15 @@ def test_a_report_without_results_says_why(tmp_path, monkeypatch):
     assert shown.getvalue().startswith(f"no results: there is no folder {tmp_path / 'results'}\n")
     assert "--all" not in ytilde("bench", "list", "--help").stdout
     assert "--all" in ytilde("bench", "report", "--help").stdout
+
+
+def test_a_model_file_alone_reads_a_table_as_its_run_does(tmp_path):
+    """Without the columns of the training data categories were encoded anew."""
+    frame = blobs(tmp_path / "d.csv", ["x", "y"], colour=["red", "blue"] * 60, id=range(120))
+    ytilde("fit", tmp_path / "d.csv", *FAST, "--drop", "id", "--out", tmp_path / "r")
+    frame[frame.columns[::-1]].head(9).assign(colour="red").to_csv(tmp_path / "n.csv", index=False)
+    found = []
+    for model in (tmp_path / "r", tmp_path / "r" / "model.safetensors"):
+        ytilde("predict", model, tmp_path / "n.csv", "--out", tmp_path / "p.csv")
+        found.append((tmp_path / "p.csv").read_text())
+    assert found[0] == found[1]

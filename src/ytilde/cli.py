@@ -243,9 +243,11 @@ def fit(
                     run.log(record)
                 bar.show(record)
 
+            of_table = found.schema.columns or found.schema.image_column
             trainer = clf.fit_data(
                 corrupted,
                 recipe=recipe,
+                schema=found.schema if of_table else None,
                 folder=folder,
                 resume=resume,
                 monitor=monitor,
@@ -461,7 +463,12 @@ def predict(
     """Predict the labels of new data with a trained run; what cannot be read gets no label."""
     check_writable(out_file)
     clf, config = _load(run)
-    options = {"schema": _schema(config), "split": split, "labelled": False, "strict": False}
+    options = {
+        "schema": _schema(config) or clf.schema_,
+        "split": split,
+        "labelled": False,
+        "strict": False,
+    }
     found = _read(source, data_root, **options)
     lost = unreadable(found.data.x).numpy()
     _write_predictions(out_file, clf, found, lost, given=False, probabilities=probabilities)
