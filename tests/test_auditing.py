@@ -414,6 +414,7 @@ def test_a_model_at_chance_level_is_said_to_know_nothing(model):
         p = np.tile([0.7, 0.1, 0.1, 0.1], (len(y), 1))
     found = audit(p, y)
     assert found.at_chance and "no more than chance" in found.summary()
+    assert not found.fixed_labels(0.5).fixed.any() and (found.issues.p_wrong > 0.5).any()
     assert any("Change no label" in note for note in found.notes)
     assert not any("too weak" in note for note in found.notes)
 

@@ -136,8 +136,11 @@ class Audit:
         )
 
     def fixed_labels(self, above: float) -> pd.DataFrame:
-        """The labels, with the suggestion in the place of those whose p_wrong is above this."""
-        fix = self.issues.p_wrong > above
+        """The labels, with the suggestion in the place of those whose p_wrong is above this.
+
+        A model at chance level (`at_chance`) fixes none.
+        """
+        fix = (self.issues.p_wrong > above) & (not self.at_chance)
         label = self.issues.predicted_label.where(fix, self.issues.given_label)
         columns = {"index": self.issues["index"], "label": label, "fixed": fix}
         return self._with_paths(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
