@@ -552,7 +552,8 @@ def audit(
     with _Bar() as bar:
         clf, config = _load(run)
         found = _run_data(run, config)
-        result = clf.audit_data(found.data, folds=folds, on_record=bar.show)
+        keep = run / "audit.safetensors" if run.is_dir() else None
+        result = clf.audit_data(found.data, folds=folds, on_record=bar.show, keep=keep)
     history = Run.history(run)
     result.context.update({"history": history, "paths": found.paths, "title": str(run)})
     if "rows" in result.context:
@@ -565,15 +566,20 @@ def audit(
     result.to_json(run / "audit.json")
     result.to_html(run / "report.html")
     written = [run / "issues.csv", run / "report.html"]
-    if fix_above is not None:
+    fixed = None if fix_above is None else result.fixed_labels(fix_above)
+    if fixed is not None:
         written.append(run / "labels.csv")
-        write_csv(written[-1], result.fixed_labels(fix_above))
+        write_csv(written[-1], fixed)
     written += filter(None, (label_studio, argilla))
     out.print(result.summary())
     for note in result.notes:
         out.print(f"note: {note}")
+    if fixed is not None:
+        above = f"whose p_wrong is above {fix_above:g}"
+        out.print(f"{int(fixed.fixed.sum())} of {len(fixed)} labels fixed, those {above}")
     out.print(f"written: {', '.join(map(str, written))}")
-    out.print(f"next: ytilde review {quote(str(run))}")
+    if not result.at_chance:
+        out.print(f"next: ytilde review {quote(str(run))}")
 
 
 def _run_data(run: Path, config: dict[str, Any]) -> readers.Source:
@@ -607,6 +613,7 @@ def review(
     """Go through the suspicious labels of an audited run in the browser, with the keyboard."""
     from . import review as reviewing
 
+    check_writable(export or run / reviewing.LOG)
     found = _run_data(run, _config(run))
     if found.data.y.dim() > 1:
         raise BadInput("a review needs one label a row; pixel labels are not audited yet")
