@@ -519,6 +519,14 @@ def test_what_fails_at_the_start_leaves_nothing_behind(table, tmp_path, monkeypa
     monkeypatch.setitem(os.environ, "https_proxy", "http://127.0.0.1:9")
     refused("data", "mnist", match="cannot be reached", cwd=tmp_path)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "mine").mkdir()
+    for folder in ("mine", "mine/a", "b"):  # what was there stays, as does where one stands
+        done = ytilde(*words[:-1], folder, "--lr", "1e30", cwd=tmp_path, check=False)
+        assert done.returncode == 1 and "in epoch 1" in done.stderr
+        assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
+    (tmp_path / "mine").rmdir()
+    done = ytilde(*words[:-1], "b", "--lr", "1e30", cwd=tmp_path, check=False)
+    assert done.returncode == 1 and "in epoch 1" in done.stderr and tmp_path.exists()
 
 
 def test_a_fit_that_diverges_later_says_where_its_last_checkpoint_is(tmp_path):

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,8 +19,8 @@ from .engine import Diverged, Record
 class Run:
     """An open run folder: config.json, metrics.jsonl, summary.json; locked while it is open."""
 
-    def __init__(self, folder: Path, lock: IO[str], new: bool) -> None:
-        self.folder, self._lock, self._new = folder, lock, new
+    def __init__(self, folder: Path, lock: IO[str], new: bool, made: list[Path]) -> None:
+        self.folder, self._lock, self._new, self._made = folder, lock, new, made
         path = folder / "metrics.jsonl"
         cut = path.exists() and not path.read_bytes().endswith(b"\n")
         self._metrics = path.open("a")
@@ -47,6 +48,7 @@ class Run:
             )
         if resume:
             _same_run(cls.config(folder), config, folder)
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock = (folder / ".lock").open("w")
@@ -63,7 +65,7 @@ class Run:
         if not resume:
             signed = {**config, "digest": _digest(config)}
             write_text(folder / "config.json", json.dumps(signed, indent=1))
-        return cls(folder, lock, new=not exists)
+        return cls(folder, lock, not exists, made)
 
     @staticmethod
     def config(folder: Path) -> dict[str, Any]:
@@ -110,9 +112,11 @@ class Run:
         if not isinstance(error, BadInput | Diverged):
             return
         if self._new and not self.history(self.folder):  # before it began: no trace
-            shutil.rmtree(self.folder, ignore_errors=True)
-            if not any(self.folder.parent.iterdir()):
-                self.folder.parent.rmdir()
+            _empty(self.folder)
+            (self.folder / ".lock").unlink(missing_ok=True)
+            for folder in self._made:
+                with suppress(OSError):  # another run may have come beside it
+                    folder.rmdir()
         elif isinstance(error, Diverged):
             raise Diverged(f"{error}; the last good checkpoint is in {self.folder}") from error
 
