@@ -1,5 +1,7 @@
 """Classifier keeps scikit-learn's contract."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from ytilde import BadInput, Classifier, Data, checkpoint, create, readers
+from ytilde.backbones import create_backbone
+from ytilde.encoder import Encoder
 
 # Weighted rows are drawn more often (docs/decisions/0003), so weighting and repeating agree in
 # expectation and not bit for bit.
@@ -233,6 +237,54 @@ def test_an_audit_of_the_same_trains_nothing_again(digits, tmp_path):
         assert len(fits) == trained * 3 + 6
         keep.write_bytes(b"damaged")
         assert clf.audit_data(data, **ask).issues.equals(first.issues)
+
+
+def test_an_audit_is_made_again_where_a_file_that_it_starts_from_has_changed(tmp_path):
+    x, y = make_blobs(60, centers=2, random_state=0)
+    data = Data(torch.from_numpy(x).float(), torch.from_numpy(y), 2)
+    np.save(tmp_path / "T.npy", [[0.9, 0.1], [0.1, 0.9]])
+    backbone = torch.nn.Linear(2, 4)
+    made = Encoder("mlp:width=8", (2,), torch.zeros(2), torch.ones(2), {})
+    made = replace(made, weights=create_backbone("mlp:width=8", (2,)).state_dict())
+    made.save(tmp_path / "encoder")
+    change = {
+        "T": lambda: np.save(tmp_path / "T.npy", [[0.8, 0.2], [0.1, 0.9]]),
+        "encoder": lambda: replace(made, weights={k: v + 1 for k, v in made.weights.items()}).save(
+            tmp_path / "encoder"
+        ),
+        "backbone": lambda: backbone.weight.data.add_(1),
+    }
+    own = {
+        "T": {"method": create("forward", T=str(tmp_path / "T.npy"))},
+        "encoder": {"method": "ce", "encoder": tmp_path / "encoder"},
+        "backbone": {"method": "ce", "backbone": backbone},
+    }
+    for name, settings in own.items():
+        clf, fits = Classifier(**settings, epochs=1), []
+        ask = {"folds": 2, "keep": tmp_path / f"{name}.kept", "on_record": fits.append}
+        clf.audit_data(data, **ask)
+        count = len(fits)
+        clf.audit_data(data, **ask)
+        assert len(fits) == count, name
+        change[name]()
+        clf.audit_data(data, **ask)
+        assert len(fits) == 2 * count, name
+
+
+def test_an_audit_that_is_interrupted_ends_and_keeps_nothing(tmp_path):
+    """It went on with the next fold, and kept what a model of one epoch had said."""
+    x, y = make_blobs(60, centers=2, random_state=0)
+    data = Data(torch.from_numpy(x).float(), torch.from_numpy(y), 2)
+    heard = []
+
+    def stop(record):
+        heard.append(record)
+        if len(heard) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="interrupted"):
+        Classifier("ce", epochs=5).audit_data(data, 2, stop, tmp_path / "kept")
+    assert len(heard) == 2 and not list(tmp_path.iterdir())
 
 
 def test_rare_and_missing_labels_do_not_stop_an_audit():

@@ -908,7 +908,7 @@ def main() -> None:
     except Diverged as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
-        _fail("interrupted; the same command with --resume goes on from the last epoch", 130)
+        _fail("interrupted; `fit` goes on from its last epoch with --resume", 130)
     except OSError as error:
         _fail(f"cannot use {error.filename or 'a file'}: {error.strerror or error}", 2)
     except Exception as error:

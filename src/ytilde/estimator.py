@@ -401,10 +401,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return found
 
     def _audit_key(self, data: Data, folds: int) -> str:
-        """The hash of all that the folds' answers depend on."""
-        method = self._method_name() if self._is_auto() else self.method
-        settings = self.get_params(deep=False) | {"method": method}
-        return hash_of([fingerprint(data), folds, repr(settings)])
+        """The hash of all that the folds' answers depend on, whatever their files are called."""
+        method, network = self.method, self.backbone
+        fields = _fields(method, data.num_classes) if isinstance(method, Method) else {}
+        settings = self.get_params(deep=False) | {"method": [self._method_name(), fields]}
+        encoder = {} if self.encoder is None else Encoder.load(self.encoder).weights
+        weights = network.state_dict() if isinstance(network, nn.Module) else {}
+        return hash_of([fingerprint(data), folds, repr(settings), encoder, weights])
 
     def _check_classes(self, data: Data) -> None:
         if data.num_classes != len(self.classes_):
@@ -445,6 +448,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
             fitted.fit_data(
                 data.rows(torch.from_numpy(train)), on_record=partial(show, number=number)
             )
+            if fitted.interrupted_:
+                raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
             rest = data.rows(torch.from_numpy(held))
             probs[held] = fitted.predict_proba(rest)
             own = fitted._own_transition(rest)
@@ -472,9 +477,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def save(self, path: str | Path) -> None:
         """One safetensors file with a JSON header; no pickle."""
         check_is_fitted(self)
-        params, fields = self.get_params(deep=False), self.method_.get_params()
-        if fields.get("T") is not None:  # an array, or a file that may not be there later
-            fields["T"] = given_transition(fields["T"], len(self.classes_)).tolist()
+        params = self.get_params(deep=False)
         params |= {"method": None, "random_state": self.recipe_.seed}  # what a refit needs
         params["encoder"] = None if self.encoder is None else str(self.encoder)
         # a network of the user's own is not written: Classifier.load takes it again
@@ -482,7 +485,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         meta = {
             "kind": "classifier",
             "method": self.method_.name,
-            "fields": fields,
+            "fields": _fields(self.method_, len(self.classes_)),
             "params": params,
             "classes": self.classes_.tolist(),
             "shape": list(self.shape_),
@@ -541,6 +544,14 @@ def as_images(X: Any) -> Tensor:
     if _ndim(X) not in (3, 4):
         raise BadInput(f"X must be [N, D] features or [N, C, H, W] images, not {np.shape(X)}")
     return as_inputs(X, "X")
+
+
+def _fields(method: Method, num_classes: int) -> dict[str, Any]:
+    """A method's fields as plain values: T is an array, or a file that may be another one later."""
+    fields = method.get_params()
+    if fields.get("T") is not None:
+        fields["T"] = given_transition(fields["T"], num_classes).tolist()
+    return fields
 
 
 def _kept(path: Path | None, made_of: str) -> tuple[NDArray[Any], NDArray[Any] | None] | None:
