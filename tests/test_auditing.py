@@ -385,7 +385,10 @@ def test_empty_labels_and_equal_names_are_refused():
     p, y, _, _ = simulate(0, n=40, k=3)
     names = np.array(["a", "b", "c"], dtype=object)[y]
     names[7] = None
-    with pytest.raises(BadInput, match="Row 7 of the labels is empty"):
+    with pytest.raises(BadInput, match=r"no label in row 7 \(counting from 0\); fill it in"):
+        audit(p, names)
+    names[30] = None
+    with pytest.raises(BadInput, match=r"no label in 2 rows \(7, 30; counting from 0\)"):
         audit(p, names)
     with pytest.raises(BadInput, match="all be different"):
         audit(p, y, names=["a", "a", "b"])

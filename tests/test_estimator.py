@@ -209,6 +209,15 @@ def test_text_columns_of_a_frame_are_categories(tmp_path):
         clf.fit(many, y)
 
 
+def test_every_column_of_a_frame_is_a_feature():
+    """Columns called y or label were taken for the labels, and left out without a word."""
+    X, labels = make_table()
+    X = X.rename(columns={"size": "y"}).assign(label=1.0, clean=2.0)
+    clf = Classifier("ce", epochs=1, **SMALL).fit(X, labels)
+    assert list(clf.schema_.columns) == ["y", "colour", "label", "clean"] and clf.shape_ == (6,)
+    assert len(clf.predict(X)) == len(X)
+
+
 def test_numbers_in_a_frame_of_objects_stay_numbers():
     X, y = make_table()
     X = X[["size"]].astype(object)

@@ -113,9 +113,16 @@ def test_the_separator_is_read_from_the_header(tmp_path, name, separator):
         read(csv(tmp_path / "d.csv", "a;b\tlabel\n1;2\tx\n"))
 
 
+def test_a_separator_in_a_quoted_name_separates_nothing(tmp_path):
+    found = read(csv(tmp_path / "d.csv", '"size, cm";"a;b";label\n1;2;x\n3;4;y\n'))
+    assert found.data.x.tolist() == [[1, 2], [3, 4]]
+    assert list(found.schema.columns) == ["size, cm", "a;b"]
+
+
 def test_decimal_commas_beside_semicolons(tmp_path):
-    found = read(csv(tmp_path / "d.csv", "a;b;label\n1,5;-,25;1,5\n2;3;2,5\n7;4;2,5\n"))
-    assert found.data.x.tolist() == [[1.5, -0.25], [2, 3], [7, 4]]
+    text = "a;b;label\n1,5e+2;-,25;1,5\n2; 3 ;2,5\n7;4;2,5\n"
+    found = read(csv(tmp_path / "d.csv", text))
+    assert found.data.x.tolist() == [[150, -0.25], [2, 3], [7, 4]]
     assert found.data.names == ("1,5", "2,5")
     assert found.notes[0].endswith("d.csv is separated by semicolons, with decimal commas in a, b")
 
@@ -184,6 +191,9 @@ def test_a_quantity_is_no_label(tmp_path):
     pd.DataFrame(values, columns=["a", "label"]).to_csv(path, index=False)
     with pytest.raises(BadInput, match="60 different numbers in 60 rows: a quantity, not classes"):
         read(path)
+    text = "".join(f"{i};{i},5\n" for i in range(60))
+    with pytest.raises(BadInput, match="a quantity, not classes"):
+        read(csv(path, "a;label\n" + text))
     # codes with fractions (of a disease, 250.01) and whole numbers are classes
     for names in (250 + np.arange(20) / 100, np.arange(60), ["0.5", "1.5", "x"]):
         labels = np.resize(np.asarray(names).astype(str), 60)

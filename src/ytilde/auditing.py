@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .checkpoint import write_csv, write_text
-from .data import IGNORE, BadInput
+from .data import IGNORE, BadInput, which_rows
 from .transition import confident_joint
 
 Array = NDArray[np.float64]
@@ -645,7 +645,7 @@ def _labels(
         given = given.astype(np.int64)  # pandas' Int64, or a list that was a column of objects
     if not np.issubdtype(given.dtype, np.number):
         if (empty := np.flatnonzero(pd.isna(given))).size:
-            raise BadInput(f"Row {empty[0]} of the labels is empty; leave it out.")
+            raise BadInput(f"There is no label in {which_rows(empty)}; fill it in, or give -1.")
         shown = shown or tuple(sorted({str(label) for label in given}))
         number = {name: i for i, name in enumerate(shown)}
         unknown = next((label for label in given if str(label) not in number), None)

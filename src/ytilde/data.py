@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, NamedTuple, Protocol
@@ -32,6 +32,20 @@ def unknown(what: str, name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
     return f"unknown {what} {name!r}; {hint if known else 'there are none'}"
+
+
+def few(names: Iterable[Any], most: int = 8) -> str:
+    """The first of these names."""
+    names = [str(name) for name in names]
+    return ", ".join(names[:most]) + (f", ... {len(names) - most} more" * (len(names) > most))
+
+
+def which_rows(rows: Iterable[int]) -> str:
+    """How messages name rows."""
+    found = sorted(set(map(int, rows)))
+    if len(found) == 1:
+        return f"row {found[0]} (counting from 0)"
+    return f"{len(found)} rows ({few(found)}; counting from 0)"
 
 
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

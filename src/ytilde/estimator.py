@@ -23,12 +23,12 @@ from torch import Tensor, nn
 
 from . import checkpoint, parallel
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
-from .data import IGNORE, BadInput, Batch, Data, Rows
+from .data import IGNORE, BadInput, Batch, Data, Rows, few
 from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe, hash_of
 from .images import without_unreadable
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
-from .readers import Schema, as_inputs, fingerprint, read
+from .readers import Schema, as_inputs, fingerprint, read_features
 from .transition import confident_joint
 from .transition import given as given_transition
 from .tuning import SHORT_LIST, choose_method, of_race
@@ -227,7 +227,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             given = np.asarray(y)
             if _holds_text(X):
                 validate_data(self, X, skip_check_array=True)  # keeps the names of the columns
-                found = read(X, labelled=False)
+                found = read_features(X)
                 x, schema = found.data.x, found.schema
             else:
                 x = as_images(X)
@@ -317,7 +317,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     def _check_inputs(self, X: Any) -> Rows:
         if self.schema_ and isinstance(X, pd.DataFrame):
-            found = read(X, schema=self.schema_, labelled=False)
+            found = read_features(X, self.schema_)
             for note in found.notes:
                 warnings.warn(note)
             return found.data.x
@@ -350,7 +350,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         if strange:
             raise BadInput(
                 f"y holds the label {strange[0]!r}, which the model was not fitted on; it knows "
-                f"{', '.join(map(str, list(place)[:10]))}{', ...' if len(place) > 10 else ''}"
+                f"{few(place, 10)}"
             )
         labels = torch.tensor([place[name] for name in given.tolist()])
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))

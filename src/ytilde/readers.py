@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 import warnings
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from . import datasets
-from .data import IGNORE, BadInput, Data, Rows
+from .data import IGNORE, BadInput, Data, Rows, few, which_rows
 from .images import LIMIT, Images, is_image, list_images, pixels, read_images
 
 CATEGORIES = 20  # a text column with more different values is not a category
@@ -63,18 +64,18 @@ class Source:
 
 @dataclass(frozen=True)
 class _Options:
-    label: str | None
-    clean_label: str | None
-    image_column: str | None
-    names: Sequence[str] | None
-    schema: Schema | None
-    labelled: bool
-    drop: Sequence[str]
-    data_root: str | Path | None
-    split: str
-    size: int | None
-    lazy: bool | None
-    strict: bool
+    label: str | None = None
+    clean_label: str | None = None
+    image_column: str | None = None
+    names: Sequence[str] | None = None
+    schema: Schema | None = None
+    labelled: bool = False
+    drop: Sequence[str] = ()
+    data_root: str | Path | None = None
+    split: str = "train"
+    size: int | None = None
+    lazy: bool | None = None
+    strict: bool = True
     notes: list[str] = field(default_factory=list)  # for the Source; the parts append to it
 
 
@@ -259,9 +260,9 @@ def encode(
         raise BadInput(f"The class names must all be different: {', '.join(chosen)}.")
     for code, name in enumerate(found):
         if name not in place:
-            rows = _rows(np.argwhere(codes == code)[:, 0])
+            rows = which_rows(np.argwhere(codes == code)[:, 0])
             near = difflib.get_close_matches(name, chosen, 3)
-            hint = f"did you mean {' or '.join(near)}?" if near else _few(chosen, 10)
+            hint = f"did you mean {' or '.join(near)}?" if near else few(chosen, 10)
             raise BadInput(
                 f"There is {name!r} in {rows} of {what}, which is not one of the "
                 f"{len(chosen)} classes ({hint})."
@@ -272,16 +273,8 @@ def encode(
     return torch.from_numpy(lookup[codes].astype(np.int64)), chosen
 
 
-def _rows(rows: np.ndarray) -> str:
-    """How messages name rows."""
-    rows = np.unique(rows)
-    if len(rows) == 1:
-        return f"row {rows[0]} (counting from 0)"
-    return f"{len(rows)} rows ({_few(rows)}; counting from 0)"
-
-
 def _empty(rows: np.ndarray, what: str) -> BadInput:
-    return BadInput(f"There is nothing in {_rows(rows)} of {what}; {_FILL}.")
+    return BadInput(f"There is nothing in {which_rows(rows)} of {what}; {_FILL}.")
 
 
 _FILL = "fill it in or leave the row out"
@@ -355,7 +348,7 @@ def _labels(
 def _check_classes(names: Sequence[str], rows: int, what: str) -> None:
     """Refuse a quantity: many numbers, some with fractions, and fewer than three rows for each."""
     try:
-        whole = all(float(name).is_integer() for name in names)
+        whole = all(float(name.replace(",", ".")).is_integer() for name in names)
     except ValueError:
         return
     if not whole and len(names) > max(10, rows / 3):
@@ -416,8 +409,8 @@ def _finite(x: Tensor, what: str) -> Tensor:
     if bad.any():
         rows, column = bad.any(1).nonzero()[:, 0].numpy(), int(bad.nonzero()[0, 1])
         raise BadInput(
-            f"There is a missing or infinite value in {_rows(rows)} of {what} (column {column}); "
-            f"{_FILL}."
+            f"There is a missing or infinite value in {which_rows(rows)} of {what} (column "
+            f"{column}); {_FILL}."
         )
     return x
 
@@ -475,6 +468,7 @@ def _separator(path: Path, usual: str) -> str:
     """What separates the names of the header: the usual, or else the only one that is in it."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         header = next((line for line in file if line.strip()), "").strip()
+    header = re.sub('"[^"]*"', "", header)  # a quoted name may hold any
     found = [separator for separator in _SEPARATORS if separator in header]
     return found[0] if len(found) == 1 else usual
 
@@ -492,17 +486,19 @@ def _read_csv(path: Path, options: _Options) -> pd.DataFrame:
     decimals = _decimal_commas(frame, labels) if separator != "," else []
     frame[labels] = raw[labels]
     if separator != usual or decimals:
-        commas = f", with decimal commas in {_few(decimals)}" if decimals else ""
+        commas = f", with decimal commas in {few(decimals)}" if decimals else ""
         options.notes.append(f"{path} is separated by {_SEPARATORS[separator]}{commas}")
     return frame
 
 
 def _decimal_commas(frame: pd.DataFrame, labels: list[str]) -> list[str]:
     """Turn columns of numbers like 1,5 into numbers, in place; and say which they are."""
-    texts = [name for name in frame.columns if name not in labels and _is_text(frame[name])]
-    found = [n for n in texts if frame[n].str.fullmatch(r"\s*[-+]?\d*,?\d+\s*", na=True).all()]
-    for name in found:
-        frame[name] = pd.to_numeric(frame[name].str.replace(",", "."))
+    found = []
+    for name in (c for c in frame.columns if c not in labels and _is_text(frame[c])):
+        numbers = pd.to_numeric(frame[name].str.replace(",", "."), errors="coerce")
+        if numbers.isna().equals(frame[name].isna()):
+            frame[name] = numbers
+            found.append(name)
     return found
 
 
@@ -553,27 +549,34 @@ def _table(frame: pd.DataFrame, folder: Path, options: _Options, what: str) -> S
     index = [column for column in frame.columns[:1] if str(column).startswith("Unnamed: 0")]
     others = [label, clean_label, *index, *options.drop]
     features = frame.drop(columns=[c for c in others if c in frame.columns])
-    image_column = _image_column(features, options, what)
-    columns: dict[str, list[str] | None] = {}
-    paths = None
-    x: Rows
-    if image_column is not None:
-        paths = [str(folder / str(name)) for name in features[image_column]]
-        x = _read_images(paths, options)
-    else:
-        columns = schema.columns if schema else _columns(features, what)
-        x = _features(features, columns, what, options.notes)
+    x, paths, roles = _inputs(features, folder, options, what)
+    roles |= {"label": label, "clean_label": clean_label}
     if schema is None:
-        options.notes.append(_taken(list(frame.columns), columns, image_column, label, clean_label))
-    data = Data(x, y, len(names), clean, tuple(names))
-    return _with_schema(
-        data,
-        paths,
-        label=label,
-        clean_label=clean_label,
-        image_column=image_column,
-        columns=columns,
-    )
+        options.notes.append(_taken(list(frame.columns), **roles))
+    return _with_schema(Data(x, y, len(names), clean, tuple(names)), paths, **roles)
+
+
+def read_features(frame: pd.DataFrame, schema: Schema | None = None) -> Source:
+    """A table of features alone, whatever its columns are called; y is -1. schema: as in `read`."""
+    options = _Options(schema=schema)
+    if not len(frame):
+        raise BadInput("There are no rows in the table.")
+    x, paths, roles = _inputs(frame.reset_index(drop=True), Path(), options, "the table")
+    data = Data(x, torch.full((len(frame),), IGNORE), 0)
+    return replace(_with_schema(data, paths, **roles), notes=options.notes)
+
+
+def _inputs(
+    frame: pd.DataFrame, folder: Path, options: _Options, what: str
+) -> tuple[Rows, list[str] | None, dict[str, Any]]:
+    """The inputs in the columns of features; the image files; what the schema says of them."""
+    image_column = _image_column(frame, options, what)
+    if image_column is not None:
+        paths = [str(folder / str(name)) for name in frame[image_column]]
+        return _read_images(paths, options), paths, {"image_column": image_column, "columns": {}}
+    columns = options.schema.columns if options.schema else _columns(frame, what)
+    x = _features(frame, columns, what, options.notes)
+    return x, None, {"image_column": None, "columns": columns}
 
 
 def _taken(
@@ -587,17 +590,11 @@ def _taken(
     numbers = sum(categories is None for categories in columns.values())
     kinds = ((numbers, "number", "numbers"), (len(columns) - numbers, "category", "categories"))
     counts = " and ".join(f"{n} {one if n == 1 else many}" for n, one, many in kinds if n)
-    taken = f"{counts} ({_few(columns)})" if columns else f"the images of column {image_column!r}"
+    taken = f"{counts} ({few(columns)})" if columns else f"the images of column {image_column!r}"
     roles = {label: " (the labels)", clean_label: " (the truth)"}
     used = {*columns, image_column}
     left = [f"{name}{roles.get(name, '')}" for name in names if str(name) not in used]
-    return f"features are {taken}; left out: {_few(left) or 'nothing'}"
-
-
-def _few(names: Iterable[Any], most: int = 8) -> str:
-    """The first of these names."""
-    names = [str(name) for name in names]
-    return ", ".join(names[:most]) + (f", ... {len(names) - most} more" * (len(names) > most))
+    return f"features are {taken}; left out: {few(left) or 'nothing'}"
 
 
 def _image_column(frame: pd.DataFrame, options: _Options, what: str) -> str | None:
@@ -644,7 +641,8 @@ def _categories(column: pd.Series, what: str) -> list[str] | None:
             return None
         text = column[wrong[0]]
         raise BadInput(
-            f"There is no number, unlike in the others, in {_rows(wrong)} of {what} (but {text!r})."
+            f"There is no number, unlike in the others, in {which_rows(wrong)} of {what} (but "
+            f"{text!r})."
         )
     values = sorted(str(value) for value in column.dropna().unique())
     if len(values) > CATEGORIES:
@@ -683,8 +681,8 @@ def _one_hot(column: pd.Series, categories: list[str], what: str, notes: list[st
     if (code < 0).any():
         new = np.flatnonzero(code < 0)
         notes.append(
-            f"{_rows(new)} of {what} hold a value that training did not have ({text[new[0]]!r}): "
-            f"taken as none of {_few(categories)}"
+            f"{which_rows(new)} of {what} hold a value that training did not have "
+            f"({text[new[0]]!r}): taken as none of {few(categories)}"
         )
     return np.eye(len(categories) + 1, len(categories), dtype=np.float32)[code]  # -1 is the last
 
@@ -696,8 +694,8 @@ def _numbers(column: pd.Series, what: str) -> np.ndarray:
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise BadInput(
-            f"There is no finite number in {_rows(bad)} of {what} (but {column.iloc[bad[0]]}); "
-            f"{_FILL}."
+            f"There is no finite number in {which_rows(bad)} of {what} "
+            f"(but {column.iloc[bad[0]]}); {_FILL}."
         )
     return values
 
