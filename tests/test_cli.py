@@ -435,6 +435,16 @@ def test_true_labels_and_dropped_columns_are_no_features(tmp_path):
     assert line in ytilde("pretrain", *given, *words).stdout
 
 
+def test_noise_needs_a_truth_in_every_row(tmp_path):
+    """Rows without one became labels -1, and nothing could read the file."""
+    frame = blobs(tmp_path / "d.csv", ["a", "b"])
+    frame.assign(truth=frame.label.where(frame.index > 1, "")).to_csv(tmp_path / "d.csv")
+    words = ["noise", tmp_path / "d.csv", "--kind", "symmetric:0.2", "--out", tmp_path / "n.npz"]
+    refused(*words, "--clean-label", "truth", match="no truth in 2 rows (0, 1; counting from 0)")
+    ytilde(*words, "--drop", "truth")
+    ytilde("fit", tmp_path / "n.npz", *FAST, "--out", tmp_path / "r")
+
+
 def test_a_run_remembers_which_columns_are_no_features(tmp_path):
     frame = blobs(tmp_path / "d.csv", ["a", "b"], id=np.arange(120))
     frame.drop(columns="id").to_csv(tmp_path / "t.csv", index=False)
@@ -491,6 +501,15 @@ def test_predictions_name_their_files_and_go_on_past_a_broken_one(tmp_path):
     for broken in data.glob("*/*.png"):
         broken.write_bytes(b"broken")
     refused(*words, match="0.png cannot be read")
+
+
+def test_an_unreadable_image_has_no_prediction_after_a_resumed_fit_either(tmp_path):
+    data = pictures(tmp_path / "d")
+    (data / "a" / "2.png").write_bytes(b"broken")
+    for words in ([], ["--resume"]):  # the second has nothing left to train, so it reads nothing
+        ytilde("fit", data, *IMAGES, "--out", tmp_path / "r", *words)
+        found = pd.read_csv(tmp_path / "r" / "predictions.csv")
+        assert found.predicted_label.isna().tolist() == [i == 2 for i in range(12)], words
 
 
 def test_pixel_labels_are_no_table_of_predictions(tmp_path):
@@ -577,8 +596,9 @@ def test_networks_and_named_sets_are_listed(tmp_path):
     shown = ytilde("data", cwd=tmp_path).stdout
     assert all(name in shown for name in cli.datasets.NAMES) and not list(tmp_path.iterdir())
     assert "`ytilde data cifar100-coarse`" in shown and "www.cityscapes-dataset.com" in shown
-    told = [line.split("│")[2] for line in ytilde("methods").stdout.splitlines() if "│ het" in line]
-    assert len(told) == len(set(told)) == 4
+    lines = [line.split("│") for line in ytilde("methods").stdout.splitlines()]
+    told = {line[1].strip(): line[2] for line in lines if len(line) > 2}
+    assert list(told) == cli.list_methods() and len(set(told.values())) == len(told)
     for command in ("fit", "diagnose", "noise", "pretrain"):
         said = " ".join(ytilde(command, "--help").stdout.split())
         assert "if not given, the one called label or y" in said

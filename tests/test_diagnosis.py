@@ -149,6 +149,15 @@ def test_advice_follows_the_evidence(digits):
     assert method == "elr" and any("depends on the input" in reason for reason in reasons)
 
 
+def test_what_cannot_be_told_is_not_told(tmp_path):
+    """Of labels that have nothing to do with the features it named a rate and the worst class."""
+    rng = np.random.default_rng(0)
+    found = diagnose(rng.normal(size=(300, 4)), rng.integers(0, 3, 300), draws=9, heads=False)
+    assert "no more than chance" in found.summary() and "%" not in found.summary()
+    found.to_json(tmp_path / "d.json")
+    assert json.loads((tmp_path / "d.json").read_text())["at_chance"] is True
+
+
 def test_labels_beyond_the_names_are_refused():
     x, y = torch.rand(150, 2), torch.arange(150) % 3
     with pytest.raises(BadInput, match=r"classes 0 to 1.* not 0\.\.2"):

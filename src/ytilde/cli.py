@@ -26,11 +26,12 @@ from rich.table import Table
 from torch import Tensor
 
 from . import __version__, datasets, noise, parallel, readers
+from .auditing import Audit
 from .backbones import about_backbone, list_backbones
 from .bench_cli import bench_app
 from .checkpoint import check_writable, write_atomic, write_csv
 from .contrastive import PROBES, Settings
-from .data import IGNORE, BadInput, Data, unknown
+from .data import IGNORE, BadInput, Data, unknown, which_rows
 from .diagnosis import diagnose_data
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe
 from .estimator import RECIPE_FIELDS, Classifier
@@ -261,8 +262,7 @@ def fit(
         clf.save(folder / "model.safetensors")
         summary = summarise(clf.history_) | {"backbone": str(clf._backbone_)}
         if corrupted.y.dim() == 1:
-            unread = trainer.unreadable if trainer else ()
-            lost = np.array([path in unread for path in found.paths or [""] * len(data)])
+            lost = unreadable(data.x).numpy()
             found = dataclasses.replace(found, data=corrupted)
             predicted = _write_predictions(folder / "predictions.csv", clf, found, lost)
             summary |= _against_truth(corrupted, predicted, lost)
@@ -674,20 +674,25 @@ def diagnose(
         out.print(f"noise made: {100 * told['rate']:.1f} % of {len(found)} labels are wrong")
     for sentence in result.reasons:
         out.print(f"- {sentence}")
-    table = Table("label", "given", "wrong, expected", "share", "mostly in truth")
-    pairs = result.audit.pairs
-    for line in result.audit.per_class.to_dict("records"):
-        mostly = pairs[pairs.given_label == line["label"]].predicted_label.tolist()[:1]
-        share = f"{100 * line['noise_rate']:.1f} %"
-        errors = f"{line['expected_errors']:.0f}"
-        cells = (line["label"], line["given"], errors, share, *(mostly or ["-"]))
-        table.add_row(*map(str, cells))
-    out.print(table)
+    if not result.audit.at_chance:
+        out.print(_classes(result.audit))
     for note in result.notes:
         out.print(f"note: {note}")
     if out_file is not None:
         result.to_json(out_file)
         out.print(f"written: {out_file}")
+
+
+def _classes(found: Audit) -> Table:
+    """How many labels of each class are wrong."""
+    table = Table("label", "given", "wrong, expected", "share", "mostly in truth")
+    for line in found.per_class.to_dict("records"):
+        mostly = found.pairs[found.pairs.given_label == line["label"]].predicted_label.tolist()[:1]
+        share = f"{100 * line['noise_rate']:.1f} %"
+        errors = f"{line['expected_errors']:.0f}"
+        cells = (line["label"], line["given"], errors, share, *(mostly or ["-"]))
+        table.add_row(*map(str, cells))
+    return table
 
 
 @app.command("noise")
@@ -720,6 +725,9 @@ def noise_command(
         raise BadInput("data that is read lazily is corrupted by `fit --noise`, not written here")
     generator = Recipe(seed=seed).generator("noise")
     truth = _truth(data)
+    if data.y.dim() == 1 and (missing := (truth == IGNORE).nonzero()[:, 0]).numel():
+        rows = which_rows(missing.tolist())
+        raise BadInput(f"there is no truth in {rows}; fill it in or leave the row out")
     made = noise.corrupt(kind, data.x, truth, data.num_classes, generator=generator, **options)
     arrays: dict[str, Any] = {"x": np.asarray(data.x), "y": made.y.numpy(), "clean": truth.numpy()}
     arrays |= {"rows": made.rows.numpy(), "names": np.asarray(data.names or [])}
@@ -785,7 +793,11 @@ def _first_line(name: str) -> str:
     """What a method is; of those that one file holds, also what tells them apart."""
     entry = lookup(name)
     text = (inspect.getdoc(sys.modules[entry.cls.__module__]) or "").splitlines()[0]
-    return f"{text} Here {_settings(entry.preset)}." if entry.preset else text
+    if entry.preset:
+        return f"{text} Here {_settings(entry.preset)}."
+    others = {lookup(each).cls for each in list_methods()} - {entry.cls}
+    beside = any(other.__module__ == entry.cls.__module__ for other in others)
+    return f"{text} {inspect.getdoc(entry.cls)}" if beside else text
 
 
 def _settings(values: dict[str, Any]) -> str:

@@ -97,6 +97,7 @@ class Diagnosis:
         everything = {
             "rows": self.rows,
             "of": self.of,
+            "at_chance": self.audit.at_chance,
             "noise_rate": {"value": float(rate), "low": rate.low, "high": rate.high},
             "per_class": json.loads(self.audit.per_class.to_json(orient="records")),
             "pairs": json.loads(self.audit.pairs.to_json(orient="records")),
@@ -331,6 +332,8 @@ def _log_likelihood(name: str, train: Data, held: Data, recipe: Any) -> Tensor:
 
 def _recommend(found: Audit, test: Dependence, paired: Paired | None) -> tuple[str, list[str]]:
     """A method, and the evidence in sentences."""
+    if found.at_chance:
+        return "elr", [found.summary(), _ADVICE["elr"]]
     rate = found.noise_rate
     reasons = [
         f"About {100 * rate:.1f} % of the labels are wrong "

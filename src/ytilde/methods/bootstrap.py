@@ -19,6 +19,8 @@ from ..method import Method, register, view
 @register("bootstrap_soft")
 @dataclass(eq=False, repr=False)
 class BootstrapSoft(Method):
+    """Here its probabilities."""
+
     beta: float = 0.95  # weight of the given label; the rest is the prediction's
     detach: bool = False  # hold the prediction in the target fixed
 
@@ -32,6 +34,8 @@ class BootstrapSoft(Method):
 @register("bootstrap_hard")
 @dataclass(eq=False, repr=False)
 class BootstrapHard(Method):
+    """Here its likeliest class."""
+
     beta: float = 0.8  # weight of the given label; the rest is the predicted class's
 
     ranges = "0 <= beta <= 1"
