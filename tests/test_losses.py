@@ -540,5 +540,12 @@ def test_every_public_name_is_there():
     for name in ytilde.__all__:
         assert getattr(ytilde, name) is not None
     assert dir(ytilde) == sorted(ytilde.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'loses'"):
-        ytilde.loses  # noqa: B018
+    for name in ("loses", "__wrapped__"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+            getattr(ytilde, name)
+
+
+def test_modules_are_there_without_being_imported():
+    """As they were when `import ytilde` imported them all."""
+    code = "import ytilde; print(ytilde.data.IGNORE, ytilde.readers.read, ytilde.export.to_onnx)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,6 +1,7 @@
 """ytilde: learning from labels that are wrong in ways that depend on the input."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,14 +46,17 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name is imported when it is first used: losses and heads then need torch alone."""
-    if name in ("heads", "losses", "noise"):
-        return import_module(f".{name}", __name__)
+    """A public name, or a module, is imported when it is first used.
+
+    Losses and heads then need torch alone.
+    """
     for home, names in _HOMES.items():
         if name in names:
             globals()[name] = getattr(import_module(f".{home}", __name__), name)
             return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.startswith("_") or find_spec(f".{name}", __name__) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f".{name}", __name__)
 
 
 def __dir__() -> list[str]:
