@@ -435,6 +435,24 @@ def test_wrong_labels_do_not_make_a_good_model_one_of_chance(rate):
     assert not audit(np.eye(2)[guess] * 0.9 + 0.05, rare).at_chance
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.2])
+def test_a_perfect_model_of_rare_classes_is_not_one_of_chance(rate):
+    rng = np.random.default_rng(0)
+    clean = rng.choice(5, 1000, p=(0.99, *[0.0025] * 4))
+    y = np.where(rng.random(1000) < rate, rng.integers(0, 5, 1000), clean)
+    assert not audit(np.eye(5)[clean] * 0.9 + 0.02, y).at_chance
+    assert audit(np.eye(5)[rng.permutation(clean)] * 0.9 + 0.02, y).at_chance
+
+
+def test_the_error_of_chance_agreement_is_that_of_shuffled_labels():
+    rng = np.random.default_rng(0)
+    y, guess = (rng.choice(3, 400, p=p) for p in ((0.8, 0.15, 0.05), (0.6, 0.3, 0.1)))
+    found = auditing._Agreement.of(np.eye(3)[guess], y)
+    shares = [(guess == rng.permutation(y)).mean() for _ in range(4000)]
+    assert np.mean(shares) == pytest.approx(found.chance, abs=0.002)
+    assert np.std(shares) == pytest.approx(found.error, rel=0.05)
+
+
 def test_rows_that_are_not_judged_are_counted():
     p, y, _, _ = simulate(0, n=100)
     assert "rows" not in audit(p, y).summary()

@@ -466,14 +466,19 @@ class _Agreement(NamedTuple):
 
     share: float
     chance: float  # the same for guesses and labels that know nothing of each other
-    rows: int
+    error: float  # its standard deviation for such
 
     @staticmethod
     def of(p: np.ndarray, y: Labels) -> _Agreement:
         rows = np.flatnonzero(y != IGNORE)
         best, given = p[rows].argmax(1), y[rows]
-        guesses, labels = (np.bincount(v, minlength=p.shape[1]) / len(rows) for v in (best, given))
-        return _Agreement(float((best == given).mean()), float(guesses @ labels), len(rows))
+        guess, label = (np.bincount(v, minlength=p.shape[1]) / len(rows) for v in (best, given))
+        chance = float(guess @ label)
+        # Fleiss, Cohen and Everitt (1969). The share's binomial is far too large where one class is
+        # frequent: it would hide a perfect model of a rare class.
+        variance = chance + chance**2 - float((guess * label) @ (guess + label))
+        error = math.sqrt(max(0.0, variance) / len(rows))
+        return _Agreement(float((best == given).mean()), chance, error)
 
     @property
     def is_chance(self) -> bool:
@@ -481,8 +486,7 @@ class _Agreement(NamedTuple):
 
         Guessing the largest class always has kappa 0, however often that is right.
         """
-        error = 1.645 * math.sqrt(self.share * (1 - self.share) / self.rows)
-        return self.share - error - self.chance < CHANCE * (1 - self.chance)
+        return self.share - 1.645 * self.error - self.chance < CHANCE * (1 - self.chance)
 
 
 def weakness(p: np.ndarray, y: Labels) -> list[str]:
