@@ -380,15 +380,10 @@ class Classifier(ClassifierMixin, BaseEstimator):
             found = audit(self.predict_proba(data), data.y, transition=T, names=data.names)
             found.notes.append("In-sample: the model that judged the labels was trained on them.")
         else:
-            made_of = self._audit_key(data, folds) if keep else ""
-            kept = _kept(keep, made_of)
-            probs, T = kept or self._out_of_fold(data, folds, on_record)
+            probs, T, notes = self._kept_or_made(data, folds, on_record, keep)
             found = audit(probs, data.y, transition=T, names=data.names)
             found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
-            if kept:
-                found.notes.append(f"Nothing was trained again: {keep} holds what the folds said.")
-            elif keep:
-                _keep(keep, made_of, probs, T)
+            found.notes.extend(notes)
             count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
             if rare := [data.class_name(k) for k, n in enumerate(count.tolist()) if n == 1]:
                 found.notes.append(
@@ -399,6 +394,25 @@ class Classifier(ClassifierMixin, BaseEstimator):
         found.context["method"] = self._method_name()
         found.context["images" if len(data.shape) > 1 else "rows"] = data.x
         return found
+
+    def _kept_or_made(
+        self, data: Data, folds: int, on_record: Callable[[Record], None], keep: Path | None
+    ) -> tuple[NDArray[Any], NDArray[Any] | None, list[str]]:
+        """What the folds say of the rows, from the file where they said it before; and a note."""
+        if keep is None:
+            return *self._out_of_fold(data, folds, on_record), []
+        made_of = self._audit_key(data, folds)
+        found, _ = checkpoint.newest([keep], lambda _, meta: meta.get("made_of") == made_of)
+        if found:
+            said = {name: tensor.numpy() for name, tensor in found[0].items()}
+            note = f"Nothing was trained again: {keep} holds what the folds said."
+            return said["probs"], said.get("T"), [note]
+        probs, T = self._out_of_fold(data, folds, on_record)
+        arrays = {"probs": probs} if T is None else {"probs": probs, "T": T}
+        if sum(array.nbytes for array in arrays.values()) <= KEPT:
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            checkpoint.save(keep, tensors, {"made_of": made_of, "count": 0})
+        return probs, T, []
 
     def _audit_key(self, data: Data, folds: int) -> str:
         """The hash of all that the folds' answers depend on, whatever their files are called."""
@@ -552,23 +566,6 @@ def _fields(method: Method, num_classes: int) -> dict[str, Any]:
     if fields.get("T") is not None:
         fields["T"] = given_transition(fields["T"], num_classes).tolist()
     return fields
-
-
-def _kept(path: Path | None, made_of: str) -> tuple[NDArray[Any], NDArray[Any] | None] | None:
-    """Probabilities and T that an earlier audit of the same left there."""
-    paths = [path] if path else []
-    found, _ = checkpoint.newest(paths, lambda tensors, meta: meta.get("made_of") == made_of)
-    if found is None:
-        return None
-    tensors = {name: tensor.numpy() for name, tensor in found[0].items()}
-    return tensors["probs"], tensors.get("T")
-
-
-def _keep(path: Path, made_of: str, probs: NDArray[Any], T: NDArray[Any] | None) -> None:
-    arrays = {"probs": probs} if T is None else {"probs": probs, "T": T}
-    if sum(array.nbytes for array in arrays.values()) <= KEPT:
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        checkpoint.save(path, tensors, {"made_of": made_of, "count": 0})
 
 
 def _fit_beside(method: Method, data: Data, recipe: Recipe, options: dict[str, Any]) -> None:
