@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import make_blobs
 
-from ytilde import bench_cli, cli
+from ytilde import Classifier, bench_cli, cli
 from ytilde.engine import Diverged
 from ytilde.runs import Run
 
@@ -632,3 +632,14 @@ def test_a_model_file_alone_reads_a_table_as_its_run_does(tmp_path):
         ytilde("predict", model, tmp_path / "n.csv", "--out", tmp_path / "p.csv")
         found.append((tmp_path / "p.csv").read_text())
     assert found[0] == found[1]
+
+
+def test_a_feature_called_y_is_one_for_predict_too(tmp_path):
+    """Of a model that was fitted in Python, where no column holds the labels."""
+    X = blobs(tmp_path / "d.csv", ["u", "v"], y=np.arange(120.0), colour=["red", "blue"] * 60)
+    labels = X.pop("label")
+    clf = Classifier("ce", epochs=2, device="cpu").fit(X, labels)
+    clf.save(tmp_path / "m")
+    X.to_csv(tmp_path / "d.csv", index=False)
+    ytilde("predict", tmp_path / "m", tmp_path / "d.csv", "--out", tmp_path / "p.csv")
+    assert pd.read_csv(tmp_path / "p.csv").predicted_label.tolist() == clf.predict(X).tolist()

@@ -507,6 +507,8 @@ def _label_columns(
 ) -> tuple[str | None, str | None]:
     """The columns of the observed and of the clean label."""
     schema = options.schema
+    if schema:  # what the model takes for a feature is none, whatever it is called
+        columns = [c for c in columns if str(c) not in schema.columns]
     label = options.label or (schema.label if schema else None)
     clean = options.clean_label or (schema.clean_label if schema else None)
     found = label or next((c for c in ("label", "y") if c in columns), None)
