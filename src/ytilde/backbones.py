@@ -313,7 +313,7 @@ class LeNet5(Backbone):
     """LeNet-5 with ReLU and max-pooling, in the two forms that the tables use.
 
     valid: 6@5 (padded), pool, 16@5 unpadded, pool, dense 120, 84 (T-Revision, VolMinNet).
-    same: all convolutions padded and the third one, 120@5, on the 7x7 map; dense 84 (paper 001).
+    same: all padded, a third one, 120@5, on the 7x7 map, dense 84 (Logistic-Normal's authors).
     """
 
     smallest = 12
@@ -352,7 +352,7 @@ class _GroupNorm(nn.GroupNorm):
 
 @_register("cnn9")
 class CNN9(Backbone):
-    """The nine-layer CNN of Co-teaching (Han et al. 2018, Table 2); GroupNorm(2): paper 002.
+    """The nine-layer CNN of Co-teaching (Han et al. 2018, Table 2; with GroupNorm(2) Collier et al. 2020).
 
     32x32 inputs: three convolutions at 32x32, three at 16x16, three unpadded 8 -> 6 -> 4 -> 2.
     """
@@ -517,7 +517,7 @@ class _PreActNet(Backbone):
                 layers.append(_PreAct(c_in, width, stride, dropout))
                 c_in = width
         self.blocks, self.bn, self.dim = nn.Sequential(*layers), _bn(c_in), c_in
-        _he(self, "fan_in")  # Keras's he_normal, with which paper 001 trained
+        _he(self, "fan_in")  # Keras's he_normal, with which Logistic-Normal's authors trained
 
     def forward(self, x: Tensor) -> Tensor:
         return _pool(self.bn(self.blocks(self.stem(x))).relu_())
