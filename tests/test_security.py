@@ -202,13 +202,15 @@ def test_an_archive_that_is_read_in_place_writes_nothing(tmp_path):
 
 EVIL = [
     "=cmd|' /C calc'!A0",
-    "+1+1",
-    "-2+3",
+    "+HYPERLINK(A1)",
+    "-2+cmd|'x'!A0",
     "@SUM(A1)",
-    "\t=1",
-    "＝1+1",
+    "\t=SUM(A1)",
+    "\r\n=SUM(A1)",
+    "＝SUM（A1）",
     "<script>alert(1)</script>",
 ]
+HARMLESS = ["+", "-", "@home", "-1", "+1", "=", "- none -", "a=b(c)", "'quoted'", "(|!"]
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path):
@@ -226,6 +228,18 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path):
         for column in frame.select_dtypes(include=["object", "string"]).columns:
             text = frame[column][pd.to_numeric(frame[column], errors="coerce").isna()]
             assert not text.str.match(r"^\s*[=+\-@＝]").any(), (path, column)
+
+
+@pytest.mark.parametrize("text", EVIL[:-1])
+def test_what_a_spreadsheet_acts_on_stands_behind_a_quote(text):
+    assert checkpoint.spreadsheet_safe(text) == "'" + text
+
+
+def test_a_label_that_a_spreadsheet_cannot_act_on_stays_as_it_is(tmp_path):
+    frame = pd.DataFrame({"label": HARMLESS})
+    checkpoint.write_csv(tmp_path / "labels.csv", frame)
+    back = pd.read_csv(tmp_path / "labels.csv", dtype=str, keep_default_na=False)
+    assert back.label.tolist() == HARMLESS
 
 
 def test_no_name_is_markup_in_a_report(tmp_path):

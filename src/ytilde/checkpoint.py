@@ -90,33 +90,21 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
-    """A table for people: no text in it is run as a formula by a spreadsheet."""
+    """A table for people: no text in it makes a spreadsheet call, start or fetch anything."""
     text = frame.select_dtypes(include=["object", "string"]).columns
     safe = frame.assign(**{c: frame[c].map(spreadsheet_safe) for c in text})
     write_text(path, safe.to_csv(index=False))
 
 
 def spreadsheet_safe(value: object) -> object:
-    """Text that cannot start a formula; control characters are spelled out.
+    """Text behind a quote where it is a formula that calls a function, a program or another file.
 
-    A number is no formula: classes called -1 and 1 come back as they were.
+    Anything else stays as it is: labels called +, -1 or @home must equal the classes.
     """
     if not isinstance(value, str):
         return value
-    text = "".join(
-        c.encode("unicode_escape").decode() if unicodedata.category(c) == "Cc" else c for c in value
-    )
-    start = unicodedata.normalize("NFKC", value).lstrip()[:1]  # full-width signs count too
-    formula = start in {"=", "+", "-", "@"} and not _is_number(value)
-    return "'" + text if formula or text != value else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-        return True
-    except ValueError:
-        return False
+    text = unicodedata.normalize("NFKC", value).lstrip()  # full-width signs count too
+    return "'" + value if text[:1] in {*"=+-@"} and set(text) & set("(|!") else value
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
