@@ -319,8 +319,8 @@ def test_html_is_the_reports(monkeypatch, tmp_path):
     seen = []
     report = types.ModuleType("ytilde.report")
     report.write = lambda found, path: seen.append((found, path))
+    monkeypatch.setattr(ytilde, "report", report)
     monkeypatch.setitem(sys.modules, "ytilde.report", report)
-    monkeypatch.setattr(ytilde, "report", report, raising=False)
     found = audit(*simulate(0, n=50)[:2])
     found.to_html(tmp_path / "r.html")
     assert seen == [(found, tmp_path / "r.html")]
@@ -484,3 +484,19 @@ def test_the_columns_of_a_frame_are_the_names():
     found = audit(pd.DataFrame(p, columns=names), y)
     assert not found.issues.is_label_issue.any() and list(found.issues.given_label) == list(y)
     assert audit(pd.DataFrame(p), np.tile([0, 1, 2], 40)).names is None
+
+
+def test_rows_without_a_label_are_told_and_minus_one_is_no_class():
+    """Of y in {-1, 1} half of the rows were left out without a word."""
+    p, y, _, _ = simulate(0, n=400, k=3)
+    assert not any("no label" in note for note in audit(p, y).notes)
+    some = np.where(np.arange(400) < 50, -1, y)
+    assert "50 of 400 rows have no label (-1)." in audit(p, some).notes
+    assert "1 of 400 rows has no label (-1)." in audit(p, [-1, *y[1:]]).notes
+    with pytest.raises(BadInput, match=r"class 2 in no row; code the classes as 0 to 2\.$"):
+        audit(p, y - 1)
+    with pytest.raises(BadInput, match=r"class 0 in no row; code the classes as 0 to 1\.$"):
+        audit(np.c_[p[:, 0], 1 - p[:, 0]], np.where(y > 0, 1, -1))
+    few = np.where(y == 2, 0, y)  # a class that nobody gave
+    few[:3] = -1
+    assert "3 of 400 rows have no label (-1)." in audit(p, few).notes

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -124,7 +125,33 @@ def test_names_and_missing_labels(digits):
     assert "n" in str(diagnose(x, text, draws=3, heads=False).audit.per_class.label[0])
     missing = clean.clone()
     missing[:50] = -1
-    assert diagnose(x, missing, draws=3, heads=False).rows == 950
+    found = diagnose(x, missing, draws=3, heads=False)
+    assert found.rows == 950 and "50 of 1000 rows have no label (-1)." in found.notes
+    found = diagnose_data(Data(x, missing, 10), draws=3, heads=False)
+    assert found.rows == 950 and found.of == 1000
+    assert found.notes.count("50 of 1000 rows have no label (-1).") == 1
+
+
+def test_minus_one_that_was_meant_as_a_class_is_refused(digits):
+    x, clean = digits
+    with pytest.raises(BadInput, match=r"code the classes as 0 to 1\.$"):
+        diagnose(x, torch.where(clean > 4, 1, -1))
+    with pytest.raises(BadInput, match=r"class 2 in no row; code the classes as 0 to 2\.$"):
+        diagnose(x, clean % 3 - 1, names=["bad", "so", "good"])
+
+
+def test_a_column_of_texts_is_a_category():
+    rng = np.random.default_rng(0)
+    y = np.arange(400) % 2
+    frame = pd.DataFrame({"town": np.where(y, "Bern", "Uri"), "age": rng.normal(size=400)})
+    labels = np.where(rng.random(400) < 0.1, 1 - y, y)
+    shuffled = frame.set_index(rng.permutation(400))
+    found = diagnose(shuffled, labels, draws=3, heads=False)
+    assert found.audit.issues.p_wrong[labels != y].min() > 0.5
+    with pytest.raises(BadInput, match=r"'when' .* holds datetime.*numbers or drop it\.$"):
+        diagnose(frame.assign(when=pd.Timestamp(0)), labels)
+    with pytest.raises(BadInput, match="hold object instead of numbers"):
+        diagnose(frame.to_numpy(), labels)
 
 
 @pytest.mark.parametrize(

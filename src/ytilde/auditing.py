@@ -74,6 +74,7 @@ NOTE_CHANCE = (
     "which are wrong. Change no label by this audit. See whether inputs and labels belong "
     "together, then train longer, with more data or a better network, and audit again."
 )
+MANY_UNLABELLED = 0.05  # of the rows are -1, and a class is missing: it may be meant as that class
 NOTE_OUT_OF_FOLD = "The probabilities should come from models that did not train on the row."
 
 
@@ -458,7 +459,26 @@ def _summary(known: _Known, judged: _Judged, names: tuple[str, ...] | None) -> A
 
 def _notes(known: _Known) -> list[str]:
     assumption = [NOTE_ASSUMPTION] if known.transition is None else []
-    return [*weakness(known.p, known.y), *assumption, NOTE_OUT_OF_FOLD]
+    left_out = unlabelled(known.y, known.p.shape[1])
+    return [*left_out, *weakness(known.p, known.y), *assumption, NOTE_OUT_OF_FOLD]
+
+
+def unlabelled(y: Labels, num_classes: int) -> list[str]:
+    """What to say of rows whose label is -1, for none. Refused where -1 was meant as a class.
+
+    That is: one of two classes is missing, or of more the last, with -1 in many rows.
+    """
+    none = int((y == IGNORE).sum())
+    if not none:
+        return []
+    missing = np.setdiff1d(np.arange(num_classes), y)
+    many = none >= MANY_UNLABELLED * len(y) and num_classes - 1 in missing
+    if len(missing) == 1 and (num_classes == 2 or many):
+        raise BadInput(
+            f"The labels hold -1, which means no label, and class {missing[0]} in no row; code the "
+            f"classes as 0 to {num_classes - 1}."
+        )
+    return [f"{none} of {len(y)} rows {'has' if none == 1 else 'have'} no label (-1)."]
 
 
 class _Agreement(NamedTuple):

@@ -18,19 +18,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike
 from scipy.stats import ttest_1samp
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from .auditing import Audit, audit, overlap, weakness
+from .auditing import Audit, audit, overlap, unlabelled, weakness
 from .checkpoint import write_text
 from .data import IGNORE, BadInput, Batch, Data
 from .engine import Trainer, default_recipe
 from .images import without_unreadable
 from .method import create, fit_method
-from .readers import encode, split
+from .readers import encode, read_features, split
 
 __all__ = ["Dependence", "Diagnosis", "Paired", "dependence", "diagnose", "diagnose_data"]
 
@@ -112,7 +113,7 @@ class Diagnosis:
 
 
 def diagnose(
-    features: ArrayLike | Tensor,
+    features: ArrayLike | Tensor | pd.DataFrame,
     y: ArrayLike | Tensor,
     *,
     names: Sequence[str] | None = None,
@@ -123,11 +124,12 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose labels y [N] (classes or names, -1 = none) from features [N, D].
 
+    Columns of texts in a DataFrame count as categories, as in the readers.
     At most `most` rows are looked at. The features must not come from a network that was trained
     on these same labels. draws: of the bootstrap; the smallest p-value is 1 / (draws + 1).
     heads: also compare a heteroscedastic head with a softmax on held-out labels.
     """
-    x, label, names = _checked(features, y, names)
+    x, label, names, left_out = _checked(features, y, names)
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(x), generator=generator)[:most].sort().values
     x, label, of = x[chosen], label[chosen], len(x)
@@ -138,7 +140,7 @@ def diagnose(
     test = dependence(model, label, k, draws=draws, generator=generator)
     paired = _compare_heads(Data(x, label, k), seed) if heads else None
     method, reasons = _recommend(found, test, paired)
-    notes = [ASSUMPTION, *weakness(probs, label.numpy())]
+    notes = [*left_out, ASSUMPTION, *weakness(probs, label.numpy())]
     if len(x) < of:
         notes.append(f"From {len(x)} of {of} rows, drawn at random; `most` takes more.")
     return Diagnosis(len(x), of, found, test, paired, method, reasons, notes)
@@ -153,17 +155,19 @@ def diagnose_data(data: Data, *, most: int = 4000, seed: int = 0, **options: Any
     if data.y.dim() > 1:
         raise BadInput("a diagnosis needs one label a row; pixel labels are not diagnosed")
     data, unread = without_unreadable(data.without_clean())
-    shape = data.shape
+    shape, of = data.shape, len(data)
+    left_out = unlabelled(data.y.numpy(), data.num_classes)
+    data = data.rows((data.y != IGNORE).nonzero().squeeze(1)) if left_out else data
     if len(shape) == 1 or (shape[0] == 1 and max(shape) <= 32):
         rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-        rows = rows[data.y[rows] != IGNORE][:most].sort().values
+        rows = rows[:most].sort().values
         x = data.x[rows].flatten(1).float()
         found = diagnose(x, data.y[rows], names=_names(data), most=most, seed=seed, **options)
     else:
-        if (labelled := int((data.y != IGNORE).sum())) < 200:
+        if len(data) < 200:
             raise BadInput(
                 "a diagnosis of pictures needs at least 200 labelled ones, as half of them train "
-                f"the network it looks through, not {labelled}"
+                f"the network it looks through, not {len(data)}"
             )
         recipe = default_recipe(shape, len(data) // 2, seed=seed, val=0.0)
         half, rest = split(data.y, 0.5, recipe.generator("split", "diagnosis"))
@@ -178,8 +182,8 @@ def diagnose_data(data: Data, *, most: int = 4000, seed: int = 0, **options: Any
         found = diagnose(x, kept.y, names=_names(data), most=most, seed=seed, **options)
         found.notes.append("Seen through the features of a network trained on the other half.")
     return Diagnosis(
-        found.rows, len(data), found.audit, found.dependence, found.heteroscedastic,
-        found.method, found.reasons, [*found.notes, *unread],
+        found.rows, of, found.audit, found.dependence, found.heteroscedastic,
+        found.method, found.reasons, [*left_out, *found.notes, *unread],
     )  # fmt: skip
 
 
@@ -394,9 +398,12 @@ def _method(found: Audit, depends: bool) -> str:
 
 
 def _checked(
-    features: ArrayLike | Tensor, y: ArrayLike | Tensor, names: Sequence[str] | None
-) -> tuple[Tensor, Tensor, tuple[str, ...] | None]:
-    x = features if isinstance(features, Tensor) else torch.from_numpy(np.array(features))
+    features: ArrayLike | Tensor | pd.DataFrame,
+    y: ArrayLike | Tensor,
+    names: Sequence[str] | None,
+) -> tuple[Tensor, Tensor, tuple[str, ...] | None, list[str]]:
+    """Features and labels of the labelled rows, the classes' names, and a note on the others."""
+    x = _numbers(features)
     given = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if x.dim() < 2 or given.shape != (len(x),):
         raise BadInput(
@@ -416,6 +423,7 @@ def _checked(
         raise BadInput(
             f"labels must be names or classes {known}, or -1 for none, not {low}..{high}"
         )
+    left_out = unlabelled(label.numpy(), high + 1 if names is None else len(names))
     keep = label != IGNORE
     x, label = x[keep], label[keep]
     if len(label) < 100 or len(label.unique()) < 2:
@@ -423,4 +431,18 @@ def _checked(
             f"a diagnosis needs at least 100 labelled rows of two classes, not {len(label)} "
             f"of {len(label.unique())}"
         )
-    return x, label, None if names is None else tuple(str(name) for name in names)
+    return x, label, None if names is None else tuple(str(name) for name in names), left_out
+
+
+def _numbers(features: ArrayLike | Tensor | pd.DataFrame) -> Tensor:
+    if isinstance(features, Tensor):
+        return features
+    if not isinstance(features, pd.DataFrame):
+        array = np.array(features)
+        if array.dtype.kind not in "biuf":
+            raise BadInput(f"the features hold {array.dtype} instead of numbers")
+        return torch.from_numpy(array)
+    found = read_features(features).data.x
+    if not isinstance(found, Tensor):
+        raise BadInput("the features are a column of images; `ytilde diagnose` reads them")
+    return found
