@@ -372,3 +372,20 @@ def test_an_image_that_cannot_be_read_is_not_judged(tmp_path):
     assert len(found.issues) == 39 and lost not in found.issues["index"].tolist()
     assert any("08.png" in note for note in found.notes)
     assert not any("did not train on the row" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_a_missing_label_is_refused_in_a_sentence(missing):
+    X, y = np.random.default_rng(0).normal(size=(4, 2)), np.array(["a", "b", "a", missing], object)
+    for method in (Classifier(**SMALL).fit, Classifier(**SMALL).audit):
+        with pytest.raises(BadInput, match="missing labels"):
+            method(X, y)
+
+
+def test_a_model_of_one_training_row_is_loaded(tmp_path):
+    """Of two rows one is for validation."""
+    X = np.array([[1.0], [2.0]])
+    clf = Classifier("ce", epochs=1, val=0.5, **SMALL).fit(X, ["a", "b"])
+    clf.save(tmp_path / "m")
+    assert clf.method_.spec.num_train == 1
+    assert (Classifier.load(tmp_path / "m").predict_proba(X) == clf.predict_proba(X)).all()

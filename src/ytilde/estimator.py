@@ -223,6 +223,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _check_training(self, X: Any, y: ArrayLike) -> tuple[Rows, NDArray[Any], Schema | None]:
         x: Rows
         schema = None
+        if y is not None and pd.isna(np.asarray(y)).any():
+            raise BadInput("y holds missing labels; fill them in or leave the rows out")
         if _ndim(X) > 2 or _holds_text(X):
             given = np.asarray(y)
             if _holds_text(X):
@@ -231,8 +233,6 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 x, schema = found.data.x, found.schema
             else:
                 x = as_images(X)
-            if pd.isna(given).any():
-                raise BadInput("y holds missing labels; fill them in or leave the rows out")
             if given.shape not in ((len(x),), (len(x), *x.shape[2:])):
                 raise BadInput(
                     f"y must hold one label for each of the {len(x)} rows of X (or for each of "
@@ -545,7 +545,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.history_, self.interrupted_ = [], False
         self._class_transition_ = tensors.pop("transition")
         self.method_ = self._new_method()
-        spec = make_spec(blank.rows(torch.arange(2)), self._backbone_, self.recipe_)
+        spec = make_spec(blank.rows(torch.arange(1)), self._backbone_, self.recipe_)
         self.method_.build(replace(spec, num_train=meta["num_train"]))
         self.method_.load_state_dict({k.removeprefix("method."): v for k, v in tensors.items()})
         place(self.method_, choose_device(self.device))
