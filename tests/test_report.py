@@ -276,6 +276,19 @@ def test_curves(tmp_path):
     assert len(one.all("polyline", "line")) == 1
 
 
+@pytest.mark.parametrize("values", [(0.795, 0.81), (0.99, 1.0), (0.0, 0.01), (0.3, 0.9)])
+def test_a_row_more_or_less_is_no_leap_of_the_accuracy(values):
+    (chart,) = report._curves([{"epoch": e, "val_accuracy": v} for e, v in enumerate(values)])
+    places, texts = zip(*chart["yticks"], strict=True)
+    shown = [float(text.removesuffix(" %")) / 100 for text in texts]
+    assert min(shown) >= 0 and max(shown) <= 1
+    heights = [y for _, y in chart["lines"][0]["points"]]
+    scale = (places[-1] - places[0]) / (shown[-1] - shown[0])  # of 174 pixels for the whole axis
+    assert heights[1] - heights[0] == pytest.approx(scale * (values[1] - values[0]), abs=0.3)
+    assert abs(scale) <= 174 / 0.1 + 1
+    assert all(12 <= height <= 186 for height in heights)
+
+
 def test_clean_labels_are_called_clean(tmp_path):
     eye = np.eye(4)[np.arange(4000) % 4] * 0.999 + 0.00025
     found = audit(eye, np.arange(4000) % 4)
@@ -288,11 +301,22 @@ def test_commands_name_the_run(tmp_path):
     found, _ = synthetic()
     page = written(tmp_path, found)[1].text  # there is no run, so there is no command for one
     assert "ytilde audit" not in page and "ytilde review" not in page
-    assert "found.fixed_labels(above=0.95)" in page
+    assert "found.fixed_labels(above=0.9" in page
     run = tmp_path / "my run"
     run.mkdir()
     (run / "config.json").write_text("{}")
     assert f"ytilde audit '{run}' --fix-above" in written(run, found)[1].text
+
+
+@pytest.mark.parametrize(("largest", "above"), [(0.999, 0.99), (0.88, 0.8), (0.7, None)])
+def test_the_threshold_that_is_advised_fixes_some_rows(tmp_path, largest, above):
+    found, _ = synthetic()
+    found.issues.p_wrong *= largest / found.issues.p_wrong.max()
+    page = written(tmp_path, found)[1].text
+    assert ("fixed_labels" in page) == (above is not None)
+    if above is not None:
+        rows = int(found.fixed_labels(above).fixed.sum())
+        assert f"above={above})" in page and f"({rows} row" in page and rows > 0
 
 
 def test_a_robust_method_is_not_advised_to_who_has_one(tmp_path):
@@ -362,6 +386,16 @@ def test_in_a_browser_the_policy_stops_a_foreign_script(tmp_path, browser):
     assert browser.eval("document.title") == "Which labels are wrong?"
     assert any("Content Security Policy" in p["entry"]["text"]
                for p in browser.said("Log.entryAdded"))  # fmt: skip
+
+
+def test_in_a_browser_no_number_of_a_chart_is_cut(tmp_path, browser):
+    """79.5 % was read as 9.5 %."""
+    found = large(90_000, ("a", "b"))
+    history = [{"epoch": e, "loss": -1234.5 * e, "val_accuracy": 0.95 + e / 100} for e in range(5)]
+    written(tmp_path, found, history=history)
+    browser.open((tmp_path / "report.html").as_uri())
+    left = browser.eval("[...document.querySelectorAll('svg text')].map((t) => t.getBBox().x)")
+    assert len(left) > 20 and min(left) >= 0
 
 
 def test_in_a_browser_sort_and_filter(tmp_path, browser):

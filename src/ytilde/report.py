@@ -39,6 +39,12 @@ SIZES = ((96, 85), (96, 60), (64, 60), (40, 50), (24, 40))  # (side, JPEG qualit
 FULL_MATRIX = 20  # classes up to which T is drawn whole
 PAIRS, CLASSES = 40, 300  # rows of the two tables
 COLUMNS = 12  # values of a table's row that a card shows
+SURE = (
+    0.99,
+    0.95,
+    0.9,
+    0.8,
+)  # p_wrong above which labels may be fixed unseen, the first that has any
 AMBIGUOUS = 0.5  # above this an item counts as hard
 LONGEST = 120  # characters of any text from the data
 
@@ -148,6 +154,10 @@ def _count(value: float) -> str:
     return f"{round(value):,}"
 
 
+def _plural(number: int, noun: str, nouns: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
 def _percent(value: float) -> str:
     """0.123 as 12.3 %; never 100 % or 0 % for what is merely close."""
     shown = f"{100 * value:.1f}"
@@ -189,7 +199,7 @@ def _advice(audit: Audit, target: Path, method: str) -> list[_Advice]:
         ]  # fmt: skip
     if audit.noise_rate.high < 0.01:
         return [_Advice("The labels look right. Train on them as they are; nothing must be fixed.")]
-    advice = [*_corrections(target.parent), _training(method)]
+    advice = [*_corrections(audit, target.parent), _training(method)]
     if len(audit.pairs):
         worst = audit.pairs.iloc[0]
         given, true = _text(worst.given_label), _text(worst.predicted_label)
@@ -205,21 +215,27 @@ def _advice(audit: Audit, target: Path, method: str) -> list[_Advice]:
     return advice
 
 
-def _corrections(folder: Path) -> list[_Advice]:
+def _corrections(audit: Audit, folder: Path) -> list[_Advice]:
     look = (
         "Look through the suspects below. All are in issues.csv: sort it by p_wrong. "
         "predicted_label is what the label should probably be."
     )
-    sure = "Let ytilde correct only those it is nearly sure of. The original labels stay untouched"
+    above = next((t for t in SURE if (audit.issues.p_wrong > t).any()), None)
+    surest = _plural(int((audit.issues.p_wrong > (above or 0)).sum()), "row")
+    sure = (
+        f"Let ytilde correct only those it is surest of ({surest} with p_wrong above {above}). "
+        "The original labels stay untouched"
+    )
     if not (folder / "config.json").exists():  # no run: the audit was made in Python, or by a demo
-        in_python = "found.fixed_labels(above=0.95)"
-        return [_Advice(look), _Advice(f"{sure}. In Python, with the audit:", in_python)]
-    run = shlex.quote(_text(folder, 400))
-    decide, fix = f"ytilde review {run}", f"ytilde audit {run} --fix-above 0.95"
-    return [
-        _Advice(f"{look} Or decide on them one by one, with the keyboard:", decide),
-        _Advice(f"{sure}; the corrected ones go to labels.csv.", fix),
-    ]
+        decide = _Advice(look)
+        fix = _Advice(f"{sure}. In Python, with the audit:", f"found.fixed_labels(above={above})")
+    else:
+        run = shlex.quote(_text(folder, 400))
+        one_by_one = f"{look} Or decide on them one by one, with the keyboard:"
+        decide = _Advice(one_by_one, f"ytilde review {run}")
+        corrected = f"{sure}; the corrected ones go to labels.csv."
+        fix = _Advice(corrected, f"ytilde audit {run} --fix-above {above}")
+    return [decide, fix] if above else [decide]
 
 
 def _training(method: str) -> _Advice:
@@ -394,7 +410,7 @@ def _classes(per_class: pd.DataFrame) -> dict[str, Any]:
 # --- charts: lines, points and bars in a box of WIDTH x HEIGHT ---------------------------------
 
 WIDTH, HEIGHT = 420, 220
-LEFT, RIGHT, TOP, BOTTOM = 44, 10, 12, 34
+LEFT, RIGHT, TOP, BOTTOM = 60, 10, 12, 34
 
 
 class _Axis(NamedTuple):
@@ -448,16 +464,17 @@ def _curves(history: History | Mapping[str, History] | None) -> list[dict[str, A
             continue
         values = [v for line in lines.values() for v in line]
         longest = max(len(line) for line in lines.values())
-        across, up = _axes((1, max(2, longest)), _around(min(values), max(values)))
+        percent = key != "loss"
+        around = _around_share if percent else _around
+        across, up = _axes((1, max(2, longest)), around(min(values), max(values)))
         drawn = [
             {
                 "name": _text(name),
                 "points": [(across.at(k), up.at(v)) for k, v in enumerate(line, 1)],
-                "last": _percent(line[-1]) if key != "loss" else f"{line[-1]:.3g}",
+                "last": _percent(line[-1]) if percent else f"{line[-1]:.3g}",
             }
             for name, line in lines.items()
         ]
-        percent = key != "loss"
         charts.append(_chart(title, across, up, percent, lines=drawn, xlabel="epoch"))
     return charts
 
@@ -469,6 +486,13 @@ def _known(record: Mapping[str, Any], key: str) -> bool:
 def _around(low: float, high: float) -> tuple[float, float]:
     room = 0.08 * (high - low) or 0.05
     return low - room, high + room
+
+
+def _around_share(low: float, high: float) -> tuple[float, float]:
+    """Ten points of a hundred at least, or a row more or less would look like a leap."""
+    middle = (low + high) / 2
+    low, high = _around(low, high)
+    return max(0.0, min(low, middle - 0.05, 0.9)), min(1.0, max(high, middle + 0.05, 0.1))
 
 
 def _histograms(issues: pd.DataFrame) -> list[dict[str, Any]]:
