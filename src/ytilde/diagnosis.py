@@ -154,10 +154,10 @@ def diagnose_data(data: Data, *, most: int = 4000, seed: int = 0, **options: Any
     """
     if data.y.dim() > 1:
         raise BadInput("a diagnosis needs one label a row; pixel labels are not diagnosed")
+    left_out = unlabelled(data.y.numpy(), data.num_classes)
     data, unread = without_unreadable(data.without_clean())
     shape, of = data.shape, len(data)
-    left_out = unlabelled(data.y.numpy(), data.num_classes)
-    data = data.rows((data.y != IGNORE).nonzero().squeeze(1)) if left_out else data
+    data = data.rows((data.y != IGNORE).nonzero().squeeze(1))
     if len(shape) == 1 or (shape[0] == 1 and max(shape) <= 32):
         rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
         rows = rows[:most].sort().values
