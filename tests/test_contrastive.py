@@ -294,6 +294,19 @@ def test_settings():
         Settings.parse("simclr:epochs=many")
 
 
+@pytest.mark.parametrize(
+    ("backbone", "options", "rate"),
+    [("lenet5", "", 0.03), ("resnet18:width=4", "", 0.24), ("lenet5", ",lr=0.1", 0.1)],
+)
+def test_the_rate_suits_the_network(backbone, options, rate):
+    """At 0.24 the features of a network without normalisation grow until nothing trains on them."""
+    seen = []
+    images = torch.rand(8, 1, 28, 28, generator=gen())
+    data = Data(images, torch.arange(8) % 2, 2)
+    pretrained(data, backbone, RECIPE, f"simclr:epochs=1{options}", None, seen.append)
+    assert [record["lr"] for record in seen] == [pytest.approx(rate)]
+
+
 def test_features_are_frozen_and_of_length_one():
     data = pictures()
     spec = make_spec(data, "resnet18:width=8", Recipe())

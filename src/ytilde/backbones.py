@@ -313,7 +313,7 @@ class LeNet5(Backbone):
     """LeNet-5 with ReLU and max-pooling, in the two forms that the tables use.
 
     valid: 6@5 (padded), pool, 16@5 unpadded, pool, dense 120, 84 (T-Revision, VolMinNet).
-    same: all padded, a third one, 120@5, on the 7x7 map, dense 84 (Logistic-Normal's authors).
+    same: all padded, a third one, 120@5, on the 7x7 map, dense 84 (Logistic-Normal).
     """
 
     smallest = 12
@@ -352,7 +352,7 @@ class _GroupNorm(nn.GroupNorm):
 
 @_register("cnn9")
 class CNN9(Backbone):
-    """The nine-layer CNN of Co-teaching (Han et al. 2018, Table 2; with GroupNorm(2) Collier et al. 2020).
+    """The nine-layer CNN of Co-teaching (Han et al. 2018, Table 2); with GroupNorm(2): of Het-tau.
 
     32x32 inputs: three convolutions at 32x32, three at 16x16, three unpadded 8 -> 6 -> 4 -> 2.
     """

@@ -22,6 +22,7 @@ from .encoder import Encoder
 from .engine import RandomState, Recipe, Record, Trainer
 
 CHECKPOINT_EVERY = 30.0  # seconds
+NORMALISING = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 KEPT = ("device", "precision", "graph", "compile", "workers")  # of the recipe that follows
 
 __all__ = ["Features", "SimCLR", "assign", "kmeans", "neighbours", "nt_xent", "probe", "simclr"]
@@ -53,7 +54,7 @@ class Settings:
     epochs: int = 200
     batch_size: int = 512
     optimizer: str = "sgd"
-    lr: float = 0.24  # 0.06 for each 128 rows of a batch
+    lr: float = 0.0  # 0: 0.06 for each 128 rows of a batch; networks without normalisation, 1/8
     weight_decay: float = 5e-4
     temperature: float = 0.5
     width: int = 128  # of the projection
@@ -83,7 +84,8 @@ class Settings:
 
     def recipe(self, shape: tuple[int, ...], like: Recipe) -> Recipe:
         """The stage's recipe, on the device and in the precision of another one."""
-        own = {name: getattr(self, name) for name in ("epochs", "batch_size", "optimizer", "lr")}
+        own = {name: getattr(self, name) for name in ("epochs", "batch_size", "optimizer")}
+        own |= {"lr": self.lr or 0.06 * self.batch_size / 128}
         own |= {"weight_decay": self.weight_decay, "seed": self.seed, "val": 0.0}
         own |= {"augment": self.augment if self.augment != "auto" else default_views(shape)}
         kept = {name: getattr(like, name) for name in KEPT}
@@ -169,6 +171,10 @@ def _simclr(
     recipe = settings.recipe(data.shape, recipe)
     with RandomState(recipe.seed_of("init"), torch.device("cpu"))():
         module = SimCLR(spec, settings)
+    if not settings.lr and not any(isinstance(m, NORMALISING) for m in module.backbone.modules()):
+        # The loss does not see the features' scale, and nothing else holds it: at the full rate it
+        # grows a hundredfold, and what is fine-tuned from there diverges.
+        recipe = dataclasses.replace(recipe, lr=recipe.lr / 8)
     every = max(1, settings.epochs // max(1, settings.probe))
 
     def look(trainer: Trainer) -> Record:

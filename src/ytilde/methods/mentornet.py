@@ -2,11 +2,12 @@
 
 Fidelity: the mentor that is itself a learnt network is not here; the papers' tables use these two.
 self_paced (as in Collier et al., 2020): eq. 5's weights clip(1 - (loss - lam1) / lam2, 0, 1),
-1[loss <= lam1] at lam2 = 0, with lam1 the moving average (decay 0.9) of the batch's (1 - rate)-quantile, weights 1 in
-the burn-in. lam1 starts at the first quantile: the original starts at 0, which gives weight 0 to
-everything for many steps. small_loss (CausalNL's authors' code): lam1 is the largest
-of the batch's floor(R n) smallest losses, R falling as in co-teaching during the burn-in, and two
-networks that never meet are averaged. Both divide the weighted sum by the batch's size.
+1[loss <= lam1] at lam2 = 0, with lam1 the moving average (decay 0.9) of the batch's
+(1 - rate)-quantile, weights 1 in the burn-in. lam1 starts at the first quantile: the original
+starts at 0, which gives weight 0 to everything for many steps. small_loss (CausalNL's authors'
+code): lam1 is the largest of the batch's floor(R n) smallest losses, R falling as in co-teaching
+during the burn-in, and two networks that never meet are averaged. Both divide the weighted sum by
+the batch's size.
 """
 
 from dataclasses import dataclass
