@@ -288,7 +288,7 @@ def test_csv_cannot_start_a_formula(tmp_path):
     audit(p, y, names=names).to_csv(tmp_path / "issues.csv")
     table = pd.read_csv(tmp_path / "issues.csv")
     safe = ["=1+1", "+a", "'@SUM(A1)", "'－x(", 'tab\there, "q"\n']
-    assert table.given_label.tolist() == [safe[i] for i in y]
+    assert table.given_label.tolist() == [safe[y[row]] for row in table["index"]]
     assert len(table) == 50 and table.columns[0] == "index"
     assert [f.name for f in tmp_path.iterdir()] == ["issues.csv"]
 
@@ -463,6 +463,9 @@ def test_rows_that_are_not_judged_are_counted():
 def test_an_audit_prints_as_a_sentence():
     p, y, _, _ = simulate(0)
     found = audit(p, y)
+    assert " are more likely wrong than right." in found.summary()
+    found.issues["is_label_issue"] = found.issues["index"] == 0
+    assert " 1 is more likely wrong than right." in found.summary()
     assert repr(found) == f"<Audit: {found.summary()}>"
 
 
@@ -472,8 +475,11 @@ def test_files_name_the_images_of_the_rows(tmp_path):
     found = audit(p, y)
     found.context["paths"] = [f"pic{k}.png" for k in range(30)]
     found.to_csv(tmp_path / "issues.csv")
-    for table in (pd.read_csv(tmp_path / "issues.csv"), found.fixed_labels(0.9)):
-        assert table.path.tolist() == [f"pic{k}.png" for k in range(30) if k != 3]
+    table = pd.read_csv(tmp_path / "issues.csv")
+    assert table.p_wrong.is_monotonic_decreasing and len(table) == 29
+    assert table.path.tolist() == [f"pic{k}.png" for k in table["index"]]
+    fixed = found.fixed_labels(0.9)  # in the order of the data
+    assert fixed.path.tolist() == [f"pic{k}.png" for k in range(30) if k != 3]
 
 
 def test_the_columns_of_a_frame_are_the_names():

@@ -36,7 +36,7 @@ def test_writes_only_into_its_folder(demo):
 def test_figures_are_those_of_the_csv(demo):
     folder, figures = demo
     data = _corrupt(datasets.load("fashion-mnist-small"))
-    issues = pd.read_csv(folder / "out" / "issues.csv")
+    issues = pd.read_csv(folder / "out" / "issues.csv").sort_values("index", ignore_index=True)
     wrong = (data.y != data.clean).numpy()
     found = issues.is_label_issue.to_numpy()
     assert len(issues) == len(data) == 6000

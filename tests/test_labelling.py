@@ -119,3 +119,13 @@ def test_runner_up_is_the_third_choice():
     two = audit(p[:, :2] / p[:, :2].sum(1, keepdims=True), np.array([1, 1, 1] * 100)).issues
     assert ((two.runner_up_label + two.predicted_label) == 1).all()
     assert (two.runner_up_prob + two.predicted_prob).to_numpy() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("tool", ["label_studio", "argilla"])
+def test_a_model_at_chance_level_sends_nobody_to_label_again(tmp_path, tool):
+    rng = np.random.default_rng(0)
+    result = audit(rng.dirichlet(np.ones(4), 500), rng.integers(0, 4, 500))
+    assert result.at_chance and result.issues.is_label_issue.any()
+    getattr(result, f"to_{tool}")(tmp_path / "tasks.json")
+    assert json.loads((tmp_path / "tasks.json").read_text()) == []
+    assert any("tasks.json holds no suspects" in note for note in result.notes)

@@ -5,6 +5,7 @@ import hashlib
 import io
 import math
 import os
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -308,6 +309,33 @@ def test_commands_name_the_run(tmp_path):
     assert f"ytilde audit '{run}' --fix-above" in written(run, found)[1].text
 
 
+def test_the_title_names_the_data(tmp_path):
+    found, _ = synthetic()
+    (tmp_path / "config.json").write_text('{"source": "some/where/pets.csv"}')
+    assert "pets.csv: runs/a" in written(tmp_path, found, title="runs/a")[1].text
+
+
+def test_few_mistakes_need_no_guide_and_why_two_numbers_differ(tmp_path):
+    found, _ = synthetic()
+    page = written(tmp_path, found)[1].text
+    assert "labelling guide" in page and "need not agree" in page
+    suspects = int(found.issues.is_label_issue.sum())
+    same = replace(found, num_errors=Estimate(suspects, 1, 600), pairs=found.pairs.copy())
+    same.pairs["expected_errors"] = 2.0
+    page = written(tmp_path, same)[1].text
+    assert "labelling guide" not in page and "need not agree" not in page
+
+
+def test_one_is_no_plural(tmp_path):
+    found, _ = synthetic(names=tuple("abcdef"))
+    found.issues["is_label_issue"] = found.issues.p_wrong == found.issues.p_wrong.max()
+    text, _ = written(tmp_path, found)
+    assert "1 of 1 suspect:" in text and "1 suspects" not in text
+    found.issues["p_wrong"] = np.linspace(0, 0.01, 600)
+    found.issues.loc[0, "p_wrong"] = 0.86
+    assert "0.85 to 0.90: 1 row<" in written(tmp_path, found)[0]
+
+
 @pytest.mark.parametrize(("largest", "above"), [(0.999, 0.99), (0.88, 0.8), (0.7, None)])
 def test_the_threshold_that_is_advised_fixes_some_rows(tmp_path, largest, above):
     found, _ = synthetic()
@@ -396,6 +424,19 @@ def test_in_a_browser_no_number_of_a_chart_is_cut(tmp_path, browser):
     browser.open((tmp_path / "report.html").as_uri())
     left = browser.eval("[...document.querySelectorAll('svg text')].map((t) => t.getBBox().x)")
     assert len(left) > 20 and min(left) >= 0
+    low = browser.eval("""[...document.querySelectorAll('svg text')].map((t) => t.getBBox())
+        .map((box) => box.y + box.height)""")
+    assert max(low) <= 220  # p_wrong lost its underscore
+
+
+def test_in_a_browser_no_line_hides_the_sign_of_a_label(tmp_path, browser):
+    """A struck-out -1 looked like 1."""
+    found, _ = synthetic(k=2, names=("-1", "1"))
+    written(tmp_path, found)
+    browser.open((tmp_path / "report.html").as_uri())
+    lines = browser.eval("""[...document.querySelectorAll('.card .given')]
+        .map((e) => getComputedStyle(e).textDecorationLine)""")
+    assert set(lines) == {"none"}
 
 
 def test_in_a_browser_sort_and_filter(tmp_path, browser):

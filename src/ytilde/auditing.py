@@ -130,10 +130,11 @@ class Audit:
             return f"Nothing can be said of these {n} labels: the model knows no more than chance."
         low, high = round(self.num_errors.low), round(self.num_errors.high)
         left_out = f" {self.unjudged} of {n + self.unjudged} rows could not be judged."
+        suspects = f"{found} {'is' if found == 1 else 'are'} more likely wrong than right."
         return (
             f"About {round(self.num_errors)} of {n} labels are wrong "
             f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}). "
-            f"{found} are more likely wrong than right.{left_out if self.unjudged else ''}"
+            f"{suspects}{left_out if self.unjudged else ''}"
         )
 
     def fixed_labels(self, above: float) -> pd.DataFrame:
@@ -156,8 +157,9 @@ class Audit:
         return self.transition.T
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Writes `issues`; text that a spreadsheet would run as a formula is made harmless."""
-        write_csv(Path(path), self._with_paths(self.issues))
+        """Writes `issues`, the worst first; formulas that a spreadsheet would run are harmless."""
+        worst_first = self.issues.sort_values(["p_wrong", "index"], ascending=[False, True])
+        write_csv(Path(path), self._with_paths(worst_first))
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Writes the figures, the tables and the flagged rows (the rest are in the csv)."""

@@ -58,7 +58,7 @@ def write_label_studio(audit: Audit, path: Path) -> None:
         '  <Choices name="label" toName="item" choice="single">\n'
         f"{choices}\n  </Choices>\n</View>\n"
     )
-    _write(path, tasks)
+    _write(path, audit, tasks)
     write_text(path.with_suffix(".xml"), config)
 
 
@@ -84,10 +84,12 @@ def write_argilla(audit: Audit, path: Path) -> None:
                 "vectors": {},
             }
         )
-    _write(path, records)
+    _write(path, audit, records)
 
 
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+def _write(path: Path, audit: Audit, rows: list[dict[str, Any]]) -> None:
+    if audit.at_chance:
+        audit.notes.append(f"{path} holds no suspects: a model at chance level can suspect nobody.")
     write_text(path, json.dumps(rows, allow_nan=False, indent=1))
 
 
@@ -103,8 +105,11 @@ def _kind(audit: Audit) -> str:
 
 
 def _suspects(audit: Audit) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """What is shown of each flagged row, and what the audit says of it; the worst first."""
-    flagged = audit.issues[audit.issues.is_label_issue]
+    """What is shown of each flagged row, and what the audit says of it; the worst first.
+
+    A model at chance level suspects none.
+    """
+    flagged = audit.issues[audit.issues.is_label_issue & (not audit.at_chance)]
     flagged = flagged.sort_values(["p_wrong", "index"], ascending=[False, True])
     kind, paths = _kind(audit), audit.context.get("paths")
     frame = table(audit.context["rows"]) if kind == "row" else None

@@ -10,6 +10,7 @@ import base64
 import functools
 import hashlib
 import io
+import json
 import math
 import os
 import shlex
@@ -45,6 +46,7 @@ SURE = (
     0.9,
     0.8,
 )  # p_wrong above which labels may be fixed unseen, the first that has any
+FREQUENT = 3  # rows that make a mistake worth a sentence in the labelling guide
 AMBIGUOUS = 0.5  # above this an item counts as hard
 LONGEST = 120  # characters of any text from the data
 
@@ -76,7 +78,7 @@ def write(
     quota = PICTURES // max(1, len(wrong) + len(unclear))
     source = _Source(images, None if rows is None else table(rows), paths, quota)
     context = {
-        "title": _text(title or "Which labels are wrong?"),
+        "title": _title(title, target.parent),
         "at_chance": audit.at_chance,
         "figures": _figures(audit),
         "measured": {_text(name): _text(value) for name, value in (measured or {}).items()},
@@ -94,6 +96,14 @@ def write(
     }
     # A file name may hold bytes that are no text: they become "?" instead of an error.
     write_text(target, _render(context).encode("utf-8", "replace").decode())
+
+
+def _title(title: str | None, folder: Path) -> str:
+    """With the name of the data, where the report goes to the folder of a run."""
+    config = folder / "config.json"
+    source = json.loads(config.read_text("utf-8")).get("source") if config.exists() else None
+    shown = _text(title or "Which labels are wrong?")
+    return f"{_text(Path(source).name)}: {shown}" if source else shown
 
 
 def _render(context: Mapping[str, Any]) -> str:
@@ -131,7 +141,7 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": _count, "percent": _percent}
+    environment.filters |= {"count": _count, "percent": _percent, "plural": _plural}
     return environment.get_template(name)
 
 
@@ -180,6 +190,7 @@ def _figures(audit: Audit) -> dict[str, Any]:
         "errors": audit.num_errors,
         "rate": audit.noise_rate,
         "flagged": int(flagged.sum()),
+        "differ": round(audit.num_errors) != int(flagged.sum()),
         "ambiguous": int((~flagged & (audit.issues.ambiguity > AMBIGUOUS)).sum()),
     }
 
@@ -200,7 +211,7 @@ def _advice(audit: Audit, target: Path, method: str) -> list[_Advice]:
     if audit.noise_rate.high < 0.01:
         return [_Advice("The labels look right. Train on them as they are; nothing must be fixed.")]
     advice = [*_corrections(audit, target.parent), _training(method)]
-    if len(audit.pairs):
+    if len(audit.pairs) and round(audit.pairs.expected_errors.iloc[0]) >= FREQUENT:
         worst = audit.pairs.iloc[0]
         given, true = _text(worst.given_label), _text(worst.predicted_label)
         advice.append(_Advice(
@@ -217,7 +228,7 @@ def _advice(audit: Audit, target: Path, method: str) -> list[_Advice]:
 
 def _corrections(audit: Audit, folder: Path) -> list[_Advice]:
     look = (
-        "Look through the suspects below. All are in issues.csv: sort it by p_wrong. "
+        "Look through the suspects below. All are in issues.csv, the worst first. "
         "predicted_label is what the label should probably be."
     )
     above = next((t for t in SURE if (audit.issues.p_wrong > t).any()), None)
@@ -511,7 +522,7 @@ def _histograms(issues: pd.DataFrame) -> list[dict[str, Any]]:
                 "y": up.at(n),
                 "height": round(up.at(0) - up.at(n), 1),
                 "marked": column == "p_wrong" and edges[k] >= 0.5,
-                "told": f"{edges[k]:.2f} to {edges[k + 1]:.2f}: {n:,} rows",
+                "told": f"{edges[k]:.2f} to {edges[k + 1]:.2f}: {_plural(n, 'row')}",
             }
             for k, n in enumerate(number)
         ]
@@ -529,7 +540,7 @@ def _reliability_chart(curve: Reliability | None) -> dict[str, Any] | None:
             "x": across.at(float(c)),
             "y": up.at(float(a)),
             "r": round(3 + 7 * math.sqrt(float(n) / largest), 1),
-            "told": f"promised {c:.2f}, came true {a:.2f}, {int(n):,} rows",
+            "told": f"promised {c:.2f}, came true {a:.2f}, {_plural(int(n), 'row')}",
         }
         for c, a, n in zip(curve.confidence, curve.accuracy, curve.size, strict=True)
     ]

@@ -66,7 +66,7 @@
     show("item", item);
     show("end", !item);
     if (!item) {
-      put("sum", `${total} suspects: ${counts}.`);
+      put("sum", `${total} ${total === 1 ? "suspect" : "suspects"}: ${counts}.`);
       show("again", skip);
       return;
     }
