@@ -506,3 +506,20 @@ def test_rows_without_a_label_are_told_and_minus_one_is_no_class():
     few = np.where(y == 2, 0, y)  # a class that nobody gave
     few[:3] = -1
     assert "3 of 400 rows have no label (-1)." in audit(p, few).notes
+
+
+def test_labels_are_told_in_the_classes_own_values(tmp_path):
+    p, y, _, _ = simulate(0, n=300, k=3)
+    texts = audit(p, y, names=("-1", "4", "10"))
+    found = texts.with_classes([-1, 4, 10])
+    assert found.issues.given_label.tolist() == np.array([-1, 4, 10])[y].tolist()
+    for table in (found.issues, found.pairs, found.per_class):
+        labels = table[[name for name in table if name.endswith("label")]]
+        assert len(labels.columns) and (labels.dtypes == np.int64).all()
+    assert found.fixed_labels(0.5).label.dtype == np.int64
+    assert found.notes is texts.notes and found.context is texts.context
+    written = []
+    for number, each in enumerate((texts, found)):
+        each.to_csv(tmp_path / f"{number}.csv")
+        written.append((tmp_path / f"{number}.csv").read_bytes())
+    assert written[0] == written[1]

@@ -493,6 +493,9 @@ def test_in_a_browser_with_the_keyboard(tmp_path, browser):
 def test_in_a_browser_hostile_names_are_text(run, server, browser):
     browser.open(server.url)
     browser.until("document.getElementById('picture').naturalWidth")
+    # no line through the given label: a struck-out -1 looked like 1
+    given = "getComputedStyle(document.querySelector('.given')).textDecorationLine"
+    assert browser.eval(given) == "none"
     browser.press("c")
     browser.until("document.getElementById('choose').open")
     shown = browser.eval(

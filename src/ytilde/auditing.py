@@ -17,7 +17,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,6 +146,17 @@ class Audit:
         label = self.issues.predicted_label.where(fix, self.issues.given_label)
         columns = {"index": self.issues["index"], "label": label, "fixed": fix}
         return self._with_paths(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
+
+    def with_classes(self, classes: Sequence[Any]) -> Audit:
+        """The same in the classes' own values, one for each of `names`: 7 instead of "7"."""
+        own = dict(zip(self.names or (), classes, strict=True))
+
+        def told(table: pd.DataFrame) -> pd.DataFrame:
+            labels = [column for column in table.columns if column.endswith("label")]
+            return table.assign(**{column: table[column].map(own) for column in labels})
+
+        issues, per_class, pairs = map(told, (self.issues, self.per_class, self.pairs))
+        return replace(self, issues=issues, per_class=per_class, pairs=pairs)
 
     def _with_paths(self, table: pd.DataFrame) -> pd.DataFrame:
         """With the image files of the rows, where they are known."""
