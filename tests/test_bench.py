@@ -834,3 +834,31 @@ def test_commands(tmp_path):
         assert isinstance(runner.invoke(bench_cli.bench_app, words).exception, BadInput)
     wrong = runner.invoke(bench_cli.bench_app, ["run", "dtm_t4", "--scale", "huge"])
     assert isinstance(wrong.exception, BadInput) and "huge" in str(wrong.exception)
+
+
+def test_runs_whose_data_is_missing_are_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("YTILDE_DATA", raising=False)
+    monkeypatch.setattr(bench_cli, "out", Console(highlight=False, width=200))
+    words = ["causal_nl_t1", "--data-root", "d"]
+    told = CliRunner().invoke(bench_cli.bench_app, ["run", *words, "--only", "ce", "--seeds", "1"])
+    assert isinstance(told.exception, BadInput) and not list(tmp_path.iterdir())
+    assert "not in d: fashion-mnist (`ytilde data fashion-mnist`)" in str(told.exception)
+    listed = CliRunner().invoke(bench_cli.bench_app, ["list", *words]).output
+    assert "needs data: fashion-mnist" in listed and " ready " not in listed
+    folder = tmp_path / "d" / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for part in ("train-images-idx3", "t10k-images-idx3"):
+        (folder / f"{part}-ubyte").write_bytes(b"broken")
+    assert bench.datasets.at_hand("mnist", tmp_path / "d", "test")
+    assert not bench.datasets.at_hand("fashion-mnist", tmp_path / "d")
+    for seeds in ("0", "-1"):
+        told = CliRunner().invoke(bench_cli.bench_app, ["run", *words, "--seeds", seeds])
+        assert told.exit_code == 2 and "--seeds" in told.output
+
+
+def test_at_hand_tells_of_every_set_what_its_reader_would(tmp_path):
+    made = {name for name in bench.datasets.NAMES if "made here" in bench.datasets.origin(name)}
+    found = {n for n in bench.datasets.NAMES for s in ("train", "test")
+             if bench.datasets.at_hand(n, tmp_path, s)}  # fmt: skip
+    assert found == made

@@ -565,14 +565,37 @@ def sweep(jobs: Sequence[Job], *, workers: int, ray: bool, place: Place, say: Sa
     if not all(job.scale in SCALES for job in jobs):
         raise BadInput(unknown("scale", jobs[0].scale, SCALES))
     place = dataclasses.replace(place, commit=place.commit or commit())
-    place.results.mkdir(parents=True, exist_ok=True)
     known = done(place.results)
     unique = {job.hash: job for job in jobs}
     missing = [job for name, job in unique.items() if name not in known]
+    _check_data(missing, place)
+    place.results.mkdir(parents=True, exist_ok=True)
     execute = run_ray if ray else run_processes if workers > 1 else run_here
     execute(missing, place, say, workers)
     lines = {line["hash"]: line for line in load_results(place.results)} | done(place.results)
     return [lines[job.hash] for job in jobs if job.hash in lines]
+
+
+def needed_data(cell: Cell, scale: str, root: Path | None) -> list[str]:
+    """The named sets of a cell that are not at hand; tiny runs make their own."""
+    if scale == "tiny":
+        return []
+    wanted = [(cell.data, "train"), *((name, "test") for name in cell.tests)]
+    lacking = [name for name, split in wanted if not datasets.at_hand(name, root, split)]
+    return list(dict.fromkeys(lacking))
+
+
+def _check_data(jobs: Sequence[Job], place: Place) -> None:
+    """Refuse runs that all lack their data; where some have it, the others fail by themselves."""
+    lacking = [needed_data(job.cell, job.scale, place.data_root) for job in jobs]
+    if not jobs or not all(lacking):
+        return
+    names = dict.fromkeys(name for of_job in lacking for name in of_job)
+    how = [f"{name} ({datasets.origin(name)})" for name in names]
+    raise BadInput(
+        f"The data of these runs is not in {datasets.home(place.data_root)}: {', '.join(how)}; get "
+        "it, or name its folder with --data-root or $YTILDE_DATA."
+    )
 
 
 def tune(

@@ -17,7 +17,19 @@ from rich.measure import Measurement
 from rich.table import Table as Grid
 
 from . import bench_figures, bench_report
-from .bench import Job, Line, Place, default_results, done, load_results, plan, report, sweep, tune
+from .bench import (
+    Job,
+    Line,
+    Place,
+    default_results,
+    done,
+    load_results,
+    needed_data,
+    plan,
+    report,
+    sweep,
+    tune,
+)
 from .bench_tables import SCALES, cells, choose, list_tables, load_table
 from .data import BadInput, unknown
 from .engine import Record
@@ -65,7 +77,12 @@ def _lines(folder: Path) -> list[Line]:
 
 
 @bench_app.command("list")
-def list_command(table: OneTable = None, results: Results = None, scale: Scale = "full") -> None:
+def list_command(
+    table: OneTable = None,
+    results: Results = None,
+    scale: Scale = "full",
+    data_root: DataRoot = None,
+) -> None:
     """The tables, or the cells of one: what can be run, what is done, what is missing and why."""
     lines = _lines(results or default_results(scale))
     rows: list[tuple[str, ...]] = []
@@ -82,7 +99,9 @@ def list_command(table: OneTable = None, results: Results = None, scale: Scale =
     for cell in cells(load_table(table)):
         entry = entries[cell.group, cell.column, cell.row]
         state = ", ".join(["done", *([entry.note] if entry.note else [])])
-        state = state if entry.runs else entry.note or "ready"
+        needed = needed_data(cell, scale, data_root) if cell.reason is None else []
+        ready = f"needs data: {', '.join(needed)}" if needed else "ready"
+        state = state if entry.runs else entry.note or ready
         rows.append((cell.row, cell.group, cell.column, cell.method, str(len(entry.runs)), state))
     _print_grid(("row", "group", "column", "method", "runs", "state"), rows, names=4)
 
@@ -105,7 +124,9 @@ def run_command(
     every: All = False,
     only: Only = None,
     columns: Columns = None,
-    seeds: Annotated[int | None, typer.Option(help="default: the paper's at full, else 1")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="default: the paper's at full, else 1", min=1)
+    ] = None,
     scale: Scale = "full",
     workers: Workers = 1,
     ray: Ray = False,
@@ -149,7 +170,7 @@ def tune_command(
     workers: Workers = 1,
     ray: Ray = False,
     trials: Annotated[
-        int | None, typer.Option(help="so many points by Optuna; default: the whole grid")
+        int | None, typer.Option(help="so many points by Optuna; default: the whole grid", min=1)
     ] = None,
     grid: Annotated[
         list[str] | None, typer.Option(help="FIELD=VALUE,VALUE: only these of the grid; repeatable")

@@ -18,6 +18,7 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -109,12 +110,37 @@ def _known(name: str) -> str:
     raise BadInput(unknown("data set", name.lower(), NAMES))
 
 
+class _Found(Exception):
+    """A file is there: enough for `at_hand`, which reads none."""
+
+
+_ONLY_LOOK = ContextVar("_ONLY_LOOK", default=False)
+
+
+def at_hand(name: str, root: str | Path | None = None, split: str = "train") -> bool:
+    """Are the split's files there? Tells by the first that its reader looks for, and reads none."""
+    if _key(_known(name)) not in {**_SOURCES, **_ASK}:
+        return True
+    looking = _ONLY_LOOK.set(True)
+    try:
+        load(name, root, split)
+    except _Found:
+        return True
+    except BadInput:
+        return False
+    finally:
+        _ONLY_LOOK.reset(looking)
+    raise AssertionError(f"the reader of {name} looks for no file")
+
+
 def _find(root: Path, name: str, folders: Iterable[str], files: Iterable[str]) -> Path:
     """The first of these files that lies in one of these folders below root."""
     folders, files = list(folders), list(files)
     for folder in folders:
         for file in files:
             if (root / folder / file).exists():
+                if _ONLY_LOOK.get():
+                    raise _Found
                 return root / folder / file
     wanted = root / folders[0] / files[0]
     where = _ASK.get(name.split("-")[0])
@@ -238,10 +264,10 @@ def _cifar_n(base: Callable[[Path, str], Data], key: str) -> Callable[[Path, str
     """CIFAR with human labels (Wei et al. 2022) as y and CIFAR's own as clean."""
 
     def read(root: Path, split: str) -> Data:
-        data = base(root, split)
         if split == "test":
-            return data
+            return base(root, split)
         labels, path = _human_labels(root, "cifar10n" if base is _cifar10 else "cifar100n")
+        data = base(root, split)
         if key not in labels or "clean_label" not in labels:
             raise BadInput(f"{path} holds no {key} and clean_label; get it again.")
         if not torch.equal(labels["clean_label"], data.y):
