@@ -117,7 +117,9 @@ def test_predict_new_rows(run, table):
 def test_existing_run_needs_resume_or_force(run, table):
     words = ["fit", table / "train.csv", *FAST, "--out", run]
     refused(*words, match="--resume, --force")
-    refused(*words, "--resume", match="other settings")
+    told = refused(*words, "--epochs", "4", "--resume", match="other settings").stderr
+    assert "epochs 3, not 4" in told and "noise symmetric:0.2, not None" in told
+    assert "batch_size" not in told
 
 
 def test_noise_writes_the_truth_beside_it(tmp_path):
@@ -450,7 +452,7 @@ def test_a_run_remembers_which_columns_are_no_features(tmp_path):
     frame.drop(columns="id").to_csv(tmp_path / "t.csv", index=False)
     words = ["fit", tmp_path / "d.csv", *FAST, "--drop", "id", "--out", tmp_path / "r"]
     told = ytilde(*words, "--test", tmp_path / "t.csv").stdout
-    assert told.count("data: ") == 1 and "data: features are 4 numbers (a, b, c, d)" in told
+    assert told.count("data: ") == 2 and "data: features are 4 numbers (a, b, c, d)" in told
     for source in ("d.csv", "t.csv"):
         ytilde("predict", tmp_path / "r", tmp_path / source, "--out", tmp_path / "p.csv")
     ytilde("audit", tmp_path / "r", "--folds", "0")
@@ -490,7 +492,7 @@ def test_predictions_name_their_files_and_go_on_past_a_broken_one(tmp_path):
     (data / "a" / "2.png").write_bytes(b"broken")
     words = ["predict", tmp_path / "r", data, "--probabilities", "--out", tmp_path / "p.csv"]
     told = ytilde(*words).stdout
-    assert "note: 1 images cannot be read" in told and "a/2.png" in told
+    assert "note: no label for 1 image that cannot be read" in told and "a/2.png" in told
     assert "11 predictions written" in told
     found = pd.read_csv(tmp_path / "p.csv")
     assert found.path.tolist() == trained.path.tolist()
@@ -526,7 +528,7 @@ def test_images_that_differ_in_size_are_told_what_becomes_of_them(tmp_path):
     line = "data: 12 images have 2 sizes (height x width 12 x 8 to 10 x 20): "
     assert line + "each is scaled to cover 9 x 9 and cropped at its centre\n" in told
     told = ytilde("fit", pictures(tmp_path / "e"), *words, "--force").stdout
-    assert "data: " not in told
+    assert told.count("data: ") == 1 and "data: 2 classes and their rows: 'a' 6, 'b' 6\n" in told
 
 
 def test_what_fails_at_the_start_leaves_nothing_behind(table, tmp_path, monkeypatch):
@@ -643,3 +645,65 @@ def test_a_feature_called_y_is_one_for_predict_too(tmp_path):
     X.to_csv(tmp_path / "d.csv", index=False)
     ytilde("predict", tmp_path / "m", tmp_path / "d.csv", "--out", tmp_path / "p.csv")
     assert pd.read_csv(tmp_path / "p.csv").predicted_label.tolist() == clf.predict(X).tolist()
+
+
+def test_a_model_that_knows_no_more_than_the_largest_class_is_told_so(tmp_path):
+    frame = blobs(tmp_path / "d.csv", ["x", "y"])
+    words = [*FAST, "--out", tmp_path / "r", "--test", tmp_path / "d.csv", "--force"]
+    assert "next: ytilde audit" in ytilde("fit", tmp_path / "d.csv", *words, "--lr", "0.1").stdout
+    frame.assign(a=0, b=0, c=0, d=0).to_csv(tmp_path / "d.csv", index=False)
+    told = ytilde("fit", tmp_path / "d.csv", *words).stdout
+    assert "warning: by this accuracy the model is no better" in told and "next:" not in told
+
+
+def test_a_failed_run_of_the_bench_is_a_failed_command(tmp_path, monkeypatch):
+    def sweep(jobs, **_):
+        return [{"hash": job.hash, "status": "failed", "error": "it broke"} for job in jobs]
+
+    monkeypatch.setattr(bench_cli, "sweep", sweep)
+    words = ["bench", "run", "fashion_idn", "--only", "ce", "--scale", "tiny"]
+    assert ytilde(*words, cwd=tmp_path, check=False).returncode == 1
+
+
+def test_diagnose_says_how_many_rows_it_looked_at(table):
+    words = ["diagnose", "train.csv", "--rows"]
+    told = ytilde(*words, "120", cwd=table).stdout
+    assert "note: 120 of 200 rows were looked at; --rows takes more\n" in told
+    assert "looked at" not in ytilde(*words, "200", cwd=table).stdout
+    refused(*words, "-1", match="--rows", cwd=table)
+
+
+@pytest.mark.parametrize("command", [["audit"], ["predict", "train.csv"]])
+def test_an_unfinished_run_is_called_so(command, table, run, tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "config.json").write_bytes((run / "config.json").read_bytes())
+    words = [command[0], tmp_path / "r", *command[1:]]
+    told = refused(*words, match="r is unfinished", cwd=table).stderr
+    assert "--resume" in told
+
+
+def test_the_next_command_after_pretraining_reads_the_same_columns(tmp_path):
+    frame = blobs(tmp_path / "d.csv", ["x", "y"], id=range(120)).rename(columns={"label": "the y"})
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    words = ["--epochs", "1", "--label", "the y", "--drop", "id", "--out", tmp_path / "e"]
+    told = ytilde("pretrain", tmp_path / "d.csv", *words).stdout
+    assert f"next: ytilde fit {tmp_path / 'd.csv'} --label 'the y' --drop id --encoder" in told
+
+
+def test_words_that_do_not_go_together_are_refused(table, tmp_path):
+    told = refused("fit", "train.csv", "--method", "elr", "--tau", "0.5", match="elr has no --tau",
+                   cwd=table).stderr  # fmt: skip
+    assert "het_tau" in told and "beta" not in told
+    words = ["noise", "train.csv", "--kind", "pair:0.2"]
+    refused(*words, "--rate", "0.3", match="say different rates", cwd=table)
+    broken = pictures(tmp_path / "d") / "a" / "2.png"
+    broken.write_bytes(b"broken")
+    told = refused("noise", "d", match="cannot read 1 image, the first d/a/2.png", cwd=tmp_path)
+    assert "`ytilde fit --noise`" in told.stderr
+
+
+def test_addresses_of_named_sets_are_whole_in_narrow_terminals(tmp_path, monkeypatch):
+    narrow = io.StringIO()
+    monkeypatch.setattr(cli, "out", cli.console(file=narrow, width=60))
+    cli.data(None)
+    assert "…" not in narrow.getvalue()

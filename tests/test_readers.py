@@ -109,7 +109,7 @@ def test_the_separator_is_read_from_the_header(tmp_path, name, separator):
     kind = {";": "semicolons", "\t": "tabs", ",": "commas"}[separator]
     assert f"{tmp_path / name} is separated by {kind}" in found.notes
     assert not [note for note in plain.notes if "separated" in note]
-    with pytest.raises(BadInput, match=r"no label column 'label' in .* like a;b label"):
+    with pytest.raises(BadInput, match=r"no label column 'label' in .*; its columns: a;b label"):
         read(csv(tmp_path / "d.csv", "a;b\tlabel\n1;2\tx\n"))
 
 
@@ -127,6 +127,7 @@ def test_decimal_commas_beside_semicolons(tmp_path):
     assert found.notes[0].endswith("d.csv is separated by semicolons, with decimal commas in a, b")
 
 
+TWO = "\n".join(f"name{i},other{i},{i % 2}" for i in range(30))
 MANY = "\n".join(f"name{i},{i % 2}" for i in range(30))
 
 
@@ -148,7 +149,11 @@ MANY = "\n".join(f"name{i},{i % 2}" for i in range(30))
         ),
         ("a,label\n,x\n2,y\n,y\n", r"no finite number in 2 rows \(0, 2; counting from 0\)"),
         ("c,label\nred,x\n,y\nblue,x\n", "nothing in row 1 .* of column 'c'"),
-        ("t,label\n" + MANY, "text with 30 different values"),
+        ("t,label\n" + MANY, "text with too many .* column 't' .30.; .* --drop"),
+        ("t,u,label\n" + TWO, r"in column 't' \(30\), 'u' \(30\); turn"),
+        ("a|b|label\n1|2|x\n", r"its columns: a\|b\|label; it seems to be separated by \|"),
+        ("a,b,class\n1,2,x\n", r"its columns: a, b, class; name the right one with --label"),
+        ("a,label\n" + "\n".join(f"{i},r{i}" for i in range(11)), "all different .* an id"),
         ("label\nx\ny\n", "no feature column"),
         ("a,label\n1,x,3,4\n2,y\n3,y,4,5,6\n", "cannot be read as a table .*line 4"),
         ("a,label\n1,2,x\n2,3,y\n", "Length of header .* does not match"),
@@ -701,3 +706,16 @@ def test_a_file_that_is_no_npz_says_nothing_of_pickles(tmp_path):
     path.write_bytes(b"abc")
     with pytest.raises(BadInput, match="no npz file"):
         read(path)
+
+
+def test_a_file_in_another_encoding_is_to_be_saved_again(tmp_path):
+    (tmp_path / "d.csv").write_bytes("a,label\n1,Äpfel\n2,x\n".encode("latin-1"))
+    with pytest.raises(BadInput, match=r"d\.csv is not written in UTF-8; save it as csv in UTF-8"):
+        read(tmp_path / "d.csv")
+
+
+def test_classes_that_differ_by_spaces_or_capitals_are_told(tmp_path):
+    found = read(csv(tmp_path / "d.csv", "a,label\n1, x\n2,x\n3,X\n4,y\n"))
+    assert found.data.num_classes == 4
+    told = [note for note in found.notes if "capitals" in note]
+    assert len(told) == 1 and told[0].startswith("the classes ' x' and 'X' and 'x' differ")

@@ -100,8 +100,8 @@ def list_command(
         entry = entries[cell.group, cell.column, cell.row]
         state = ", ".join(["done", *([entry.note] if entry.note else [])])
         needed = needed_data(cell, scale, data_root) if cell.reason is None else []
-        ready = f"needs data: {', '.join(needed)}" if needed else "ready"
-        state = state if entry.runs else entry.note or ready
+        able = f"needs data: {', '.join(needed)}" if needed else "ready"
+        state = state if entry.runs else entry.note or able
         rows.append((cell.row, cell.group, cell.column, cell.method, str(len(entry.runs)), state))
     _print_grid(("row", "group", "column", "method", "runs", "state"), rows, names=4)
 

@@ -22,7 +22,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from torch import Tensor
 
 from . import __version__, datasets, noise, parallel, readers
@@ -31,7 +31,7 @@ from .backbones import about_backbone, list_backbones
 from .bench_cli import bench_app
 from .checkpoint import check_writable, write_atomic, write_csv
 from .contrastive import PROBES, Settings
-from .data import IGNORE, BadInput, Data, unknown, which_rows
+from .data import IGNORE, BadInput, Data, few, plural, unknown, which_rows
 from .diagnosis import diagnose_data
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe
 from .estimator import RECIPE_FIELDS, Classifier
@@ -66,7 +66,13 @@ app.add_typer(bench_app, name="bench", help="The papers' tables: run them, compa
 def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """`--tau 0.5 --epochs 30` as (fields of the method, fields of the recipe)."""
     own = {f.name: f for f in dataclasses.fields(lookup(method).cls)}
-    found = read_flags(words, {f.name: f for f in dataclasses.fields(Recipe)} | own)
+    known = {f.name: f for f in dataclasses.fields(Recipe)} | own
+    for word in words:
+        name = word.removeprefix("--").partition("=")[0].replace("-", "_")
+        others = [m for m in list_methods() if name in lookup(m).cls.field_names()]
+        if word.startswith("--") and name not in known and others:
+            raise BadInput(f"{method} has no {word.partition('=')[0]}; {few(others)} have it")
+    found = read_flags(words, known)
     fields = {name: value for name, value in found.items() if name in own}
     return fields, {name: value for name, value in found.items() if name not in own}
 
@@ -213,6 +219,8 @@ def fit(
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
     found = _read(source, data_root, strict=strict, **read)
     data = found.data
+    if data.y.dim() == 1:
+        out.print(f"data: {_class_sizes(data)}")
     if task not in (None, *TASKS):
         raise BadInput(unknown("task", task, TASKS))
     if task and (task == "segmentation") != (data.y.dim() > 1):
@@ -271,6 +279,14 @@ def fit(
     _print_summary(summary, corrupted, told, folder)
     if trainer is None:
         raise typer.Exit(130)
+
+
+def _class_sizes(data: Data) -> str:
+    """The classes, the largest first, and how many rows have each."""
+    count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
+    order = count.argsort(descending=True, stable=True).tolist()
+    sizes = few(f"{data.class_name(k)!r} {count[k]}" for k in order)
+    return f"{data.num_classes} classes and their rows: {sizes}"
 
 
 def _test_data(
@@ -364,7 +380,7 @@ def _against_truth(data: Data, predicted: np.ndarray, lost: np.ndarray) -> dict[
 
 def _what_was_done(method: str, rows: int, summary: dict[str, Any]) -> str:
     text = f"{method} with {summary['backbone']} on {rows} rows: "
-    text += f"{summary['epochs']} epochs in {summary['seconds']:.1f} s"
+    text += f"{plural(summary['epochs'], 'epoch')} in {summary['seconds']:.1f} s"
     if "val_accuracy" in summary:
         text += f", noisy validation accuracy {100 * summary['val_accuracy']:.2f} %"
     return text
@@ -395,8 +411,22 @@ def _print_summary(summary: dict[str, Any], data: Data, told: dict[str, Any], fo
         )
     predictions = ", predictions.csv" if data.y.dim() == 1 else ""
     out.print(f"run folder: {folder}  (model.safetensors, metrics.jsonl{predictions})")
-    if data.y.dim() == 1:
+    if _at_chance(summary, data):
+        out.print(
+            "warning: by this accuracy the model is no better than always saying the largest "
+            "class; train for longer (--epochs), or check that the features tell of the labels"
+        )
+    elif data.y.dim() == 1:
         out.print(f"next: ytilde audit {quote(str(folder))}")
+
+
+def _at_chance(summary: dict[str, Any], data: Data) -> bool:
+    """Is the accuracy, of the test or else the noisy validation, that of the largest class?"""
+    accuracy = summary.get("last", summary.get("val_accuracy"))
+    if accuracy is None or data.y.dim() > 1:
+        return False
+    known = data.y[data.y != IGNORE]
+    return accuracy <= float(torch.bincount(known).max()) / len(known)
 
 
 @app.command(context_settings=EXTRA)
@@ -446,7 +476,10 @@ def pretrain(
             out.print(f"{name.replace('_', ' ')} on noisy labels: {100 * made.about[name]:.1f} %")
     out.print(f"written: {out_file}")
     labelled = quote(source) if bool((data.y != IGNORE).any()) else "LABELLED_DATA"
-    out.print(f"next: ytilde fit {labelled} --encoder {quote(str(out_file))}")
+    flags = {"--label": label, "--clean-label": clean_label, "--image-column": image_column}
+    given = [f"{flag} {quote(value)} " for flag, value in flags.items() if value]
+    given += [f"--drop {quote(name)} " for name in drop or ()]
+    out.print(f"next: ytilde fit {labelled} {''.join(given)}--encoder {quote(str(out_file))}")
 
 
 @app.command()
@@ -474,8 +507,9 @@ def predict(
     _write_predictions(out_file, clf, found, lost, given=False, probabilities=probabilities)
     if lost.any():
         first = row_name(found.data.x, int(lost.argmax()))
-        out.print(f"note: {lost.sum()} images cannot be read, so they have no label; first {first}")
-    out.print(f"{len(lost) - lost.sum()} predictions written to {out_file}")
+        count = plural(lost.sum(), "image")
+        out.print(f"note: no label for {count} that cannot be read; first {first}")
+    out.print(f"{plural(len(lost) - lost.sum(), 'prediction')} written to {out_file}")
 
 
 def _schema(config: dict[str, Any]) -> readers.Schema | None:
@@ -484,7 +518,13 @@ def _schema(config: dict[str, Any]) -> readers.Schema | None:
 
 def _load(run: Path) -> tuple[Classifier, dict[str, Any]]:
     if run.is_dir():
-        return Classifier.load(run / "model.safetensors"), _config(run)
+        config = _config(run)
+        if not (run / "model.safetensors").exists():
+            raise BadInput(
+                f"{run} is unfinished, it has no model yet; go on with it by the command that "
+                "started it and --resume"
+            )
+        return Classifier.load(run / "model.safetensors"), config
     return Classifier.load(run), {}
 
 
@@ -657,7 +697,7 @@ def diagnose(
     noise_text: Annotated[
         str | None, typer.Option("--noise", help="corrupt first, e.g. instance:0.4")
     ] = None,
-    rows: Annotated[int, typer.Option(help="look at so many rows at most")] = 4000,
+    rows: Annotated[int, typer.Option(help="look at so many rows at most", min=2)] = 4000,
     seed: Annotated[int, typer.Option()] = 0,
     image_column: ImageColumn = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="JSON file to write")] = None,
@@ -676,7 +716,10 @@ def diagnose(
         out.print(f"- {sentence}")
     if not result.audit.at_chance:
         out.print(_classes(result.audit))
-    for note in result.notes:
+    notes = list(result.notes)
+    if rows < len(found):
+        notes.append(f"{result.rows} of {len(found)} rows were looked at; --rows takes more")
+    for note in notes:
         out.print(f"note: {note}")
     if out_file is not None:
         result.to_json(out_file)
@@ -716,13 +759,15 @@ def noise_command(
     """
     _check_out(out_file, ".npz")
     name, own = noise.parse(kind)
+    if rate is not None and own.get("rate", rate) != rate:
+        raise BadInput(f"--kind {kind} and --rate {rate:g} say different rates; leave one out")
     if rate is None and name != "classwise" and "rate" not in own:
         rate = 0.4
     given = {"rate": rate, "features": features}
     options = {key: value for key, value in given.items() if value is not None}
     data = _read(source, data_root, label=label, clean_label=clean_label, drop=drop).data
     if data.lazy:
-        raise BadInput("data that is read lazily is corrupted by `fit --noise`, not written here")
+        raise BadInput(f"{_why_lazy(data)}; or use `ytilde fit --noise`, which writes no images")
     generator = Recipe(seed=seed).generator("noise")
     truth = _truth(data)
     if data.y.dim() == 1 and (missing := (truth == IGNORE).nonzero()[:, 0]).numel():
@@ -741,6 +786,15 @@ def noise_command(
     out.print(json.dumps(made.summary()))
 
 
+def _why_lazy(data: Data) -> str:
+    """Why the images of a data set cannot be written as one array, and what to do."""
+    lost = unreadable(data.x)
+    if not lost.any():
+        return "the images fill more than 2 GB, too much for one npz: give fewer"
+    first = row_name(data.x, int(lost.nonzero()[0]))
+    return f"cannot read {plural(int(lost.sum()), 'image')}, the first {first}: leave it out"
+
+
 @app.command()
 def data(
     name: Annotated[
@@ -750,7 +804,8 @@ def data(
 ) -> None:
     """Download a named set from its publisher; digests are checked, a cut download goes on."""
     if name is None:
-        table = Table("named set", "splits", "its files")
+        header = ("named set", "splits", "its files")
+        table = Table(*(Column(head, overflow="fold") for head in header))
         for each in datasets.NAMES:
             table.add_row(each, ", ".join(datasets.splits(each)), datasets.origin(each))
         out.print(table)
@@ -914,7 +969,8 @@ def versions() -> dict[str, str]:
 def main() -> None:
     """Run a command; wrong input ends in one sentence and exit code 2."""
     try:
-        app(standalone_mode=False)
+        if code := app(standalone_mode=False):  # what typer.Exit was raised with
+            sys.exit(code)
     except BadInput as error:
         _fail(str(error), 2)
     except Diverged as error:

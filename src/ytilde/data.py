@@ -40,6 +40,11 @@ def few(names: Iterable[Any], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f", ... {len(names) - most} more" * (len(names) > most))
 
 
+def plural(count: int, word: str) -> str:
+    """A number of things: 1 row, 2 rows, 2 classes."""
+    return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("s") else "s")
+
+
 def which_rows(rows: Iterable[int]) -> str:
     """How messages name rows."""
     found = sorted(set(map(int, rows)))

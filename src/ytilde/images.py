@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from .data import IGNORE, BadInput, Data, Rows, Subset
+from .data import IGNORE, BadInput, Data, Rows, Subset, plural
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 LIMIT = 2 * 10**9  # bytes of pixels that are still read into memory
@@ -145,7 +145,8 @@ def without_unreadable(data: Data) -> tuple[Data, list[str]]:
     if not lost.any():
         return data, []
     first = row_name(data.x, int(lost.nonzero()[0]))
-    note = f"Left out, for they cannot be read: {int(lost.sum())} images, the first {first}."
+    count = plural(int(lost.sum()), "image")
+    note = f"Left out because unreadable: {count}, the first {first}."
     return replace(data, y=data.y.masked_fill(lost, IGNORE)), [note]
 
 

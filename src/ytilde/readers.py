@@ -342,20 +342,41 @@ def _labels(
     assert parts[0] is not None
     if not (fixed or names):
         _check_classes(chosen, len(parts[0]), f"the labels of {what}")
+        options.notes.extend(_alike(chosen))
     return parts[0], parts[1], chosen
 
 
 def _check_classes(names: Sequence[str], rows: int, what: str) -> None:
-    """Refuse a quantity: many numbers, some with fractions, and fewer than three rows for each."""
+    """Refuse a quantity: many numbers, some with fractions, and fewer than three rows for each.
+
+    And an id: many texts, all different.
+    """
     try:
         whole = all(float(name.replace(",", ".")).is_integer() for name in names)
     except ValueError:
+        if len(names) == rows > 10:
+            raise BadInput(
+                f"{_sentence(what)} are all different ({few(names, 3)}): an id or a text, not "
+                "classes; name the column of the classes with --label (label=)."
+            ) from None
         return
     if not whole and len(names) > max(10, rows / 3):
         raise BadInput(
             f"{_sentence(what)} are {len(names)} different numbers in {rows} rows: a quantity, not "
             "classes; cut it into classes (pandas.cut), or write classes as names, not as numbers."
         )
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """A note on each group of classes that differ by spaces or capitals alone."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault("".join(name.split()).casefold(), []).append(repr(name))
+    return [
+        f"the classes {' and '.join(group)} differ by spaces or capitals alone; are they one?"
+        for group in groups.values()
+        if len(group) > 1
+    ]
 
 
 # ------------------------------------------------------------------ arrays, npz
@@ -456,6 +477,8 @@ def _read_table(path: Path, options: _Options) -> pd.DataFrame:
         raise BadInput(f"{path} needs pyarrow: pip install 'ytilde[parquet]'.") from error
     except BadInput:
         raise
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not written in UTF-8; save it as csv in UTF-8.") from error
     except Exception as error:  # pandas and pyarrow raise many kinds on damaged files
         reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
         raise BadInput(f"{path} cannot be read as a table ({reason}).") from error
@@ -525,10 +548,12 @@ def _label_columns(
 
 def _no_column(name: str, kind: str, columns: Sequence[Any], what: str) -> BadInput:
     listed = [str(column) for column in columns]
-    near = difflib.get_close_matches(name, listed, 3) or listed[:10]
-    return BadInput(
-        f"There is no {kind} column {name!r} in {what}; its columns are like {', '.join(near)}."
-    )
+    near = difflib.get_close_matches(name, listed, 3)
+    shown = ", ".join(near) if near and len(listed) > 20 else few(listed, 20)
+    how = "; name the right one with --label (label=)" if kind == "label" else ""
+    if len(listed) == 1 and "|" in listed[0]:
+        how = "; it seems to be separated by |: write it with commas, semicolons or tabs"
+    return BadInput(f"There is no {kind} column {name!r} in {what}; its columns: {shown}{how}.")
 
 
 def _table(frame: pd.DataFrame, folder: Path, options: _Options, what: str) -> Source:
@@ -620,15 +645,26 @@ def _is_text(column: pd.Series) -> bool:
 def _columns(frame: pd.DataFrame, what: str) -> dict[str, list[str] | None]:
     """What each feature column holds: numbers (None), or one of these categories."""
     columns: dict[str, list[str] | None] = {}
+    long = {}  # text that is no category
     for name, column in frame.items():
         if pd.api.types.is_numeric_dtype(column):
             columns[str(name)] = None
         elif _is_text(column):
-            columns[str(name)] = _categories(column, f"column {name!r} of {what}")
+            values = _categories(column, f"column {name!r} of {what}")
+            columns[str(name)] = values
+            if values and len(values) > CATEGORIES:
+                long[name] = len(values)
         else:
             raise BadInput(
-                f"Column {name!r} of {what} holds {column.dtype}; turn it into numbers or drop it."
+                f"Column {name!r} of {what} holds {column.dtype}; turn it into numbers or leave "
+                "it out with --drop (drop=)."
             )
+    if long:
+        counts = few((f"{name!r} ({count})" for name, count in long.items()), 20)
+        raise BadInput(
+            f"There is text with too many different values for a category in {what}, in column "
+            f"{counts}; turn it into numbers or leave it out with --drop (drop=)."
+        )
     if not columns:
         raise BadInput(f"There is no feature column in {what}.")
     return columns
@@ -646,13 +682,7 @@ def _categories(column: pd.Series, what: str) -> list[str] | None:
             f"There is no number, unlike in the others, in {which_rows(wrong)} of {what} (but "
             f"{text!r})."
         )
-    values = sorted(str(value) for value in column.dropna().unique())
-    if len(values) > CATEGORIES:
-        raise BadInput(
-            f"{_sentence(what)} holds text with {len(values)} different values, too many for a "
-            "category; turn it into numbers or drop it."
-        )
-    return values
+    return sorted(str(value) for value in column.dropna().unique())
 
 
 def _features(

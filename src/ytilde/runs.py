@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from . import parallel
 from .checkpoint import TEMPORARY, write_text
-from .data import BadInput
+from .data import BadInput, few
 from .engine import Diverged, Record
 
 
@@ -140,12 +140,25 @@ class Follower(Run):
 def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
     """Resuming must continue the same run: what differs is named."""
     ignored = {"versions", "realised_noise", "schema", "started_in"}
-    differ = [key for key in new if key not in ignored and old.get(key) != _plain(new[key])]
+    differ = [
+        line
+        for key in new
+        if key not in ignored
+        for line in _differences(key, old.get(key), _plain(new[key]))
+    ]
     if differ:
         raise BadInput(
-            f"{folder} was started with other settings ({', '.join(differ)}); "
+            f"{folder} was started with other settings ({few(differ)}); "
             "repeat its command, or use --force"
         )
+
+
+def _differences(name: str, old: Any, new: Any) -> list[str]:
+    """What two settings differ in, each as `name OLD, not NEW`; of groups of them, which inside."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        inner = sorted(old.keys() | new.keys())
+        return [line for key in inner for line in _differences(key, old.get(key), new.get(key))]
+    return [] if old == new else [f"{name} {old}, not {new}"]
 
 
 def _digest(config: dict[str, Any]) -> str:
