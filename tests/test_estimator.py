@@ -389,3 +389,9 @@ def test_a_model_of_one_training_row_is_loaded(tmp_path):
     clf.save(tmp_path / "m")
     assert clf.method_.spec.num_train == 1
     assert (Classifier.load(tmp_path / "m").predict_proba(X) == clf.predict_proba(X)).all()
+
+
+def test_an_audit_says_which_classes_have_a_single_row():
+    X, y = np.arange(24.0).reshape(12, 2), ["a"] * 6 + ["b"] * 5 + ["c"]
+    notes = Classifier("ce", epochs=1, **SMALL).audit(X, y, folds=2).notes
+    assert any(note.startswith("Of 1 class (c) there is a single row") for note in notes)

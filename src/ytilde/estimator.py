@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from . import checkpoint, parallel
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
-from .data import IGNORE, BadInput, Batch, Data, Rows, few
+from .data import IGNORE, BadInput, Batch, Data, Rows, few, plural
 from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe, hash_of
 from .images import without_unreadable
@@ -387,8 +387,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
             count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
             if rare := [data.class_name(k) for k, n in enumerate(count.tolist()) if n == 1]:
                 found.notes.append(
-                    f"{len(rare)} classes have a single row ({', '.join(rare[:5])}), which was "
-                    "judged by a model that never saw its class."
+                    f"Of {plural(len(rare), 'class')} ({few(rare, 5)}) there is a single row, which "
+                    "was judged by a model that never saw its class."
                 )
         found.notes.extend(unread)
         found.context["method"] = self._method_name()
