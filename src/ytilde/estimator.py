@@ -387,8 +387,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
             count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
             if rare := [data.class_name(k) for k, n in enumerate(count.tolist()) if n == 1]:
                 found.notes.append(
-                    f"Of {plural(len(rare), 'class')} ({few(rare, 5)}) there is a single row, which "
-                    "was judged by a model that never saw its class."
+                    f"Of {plural(len(rare), 'class')} ({few(rare, 5)}) there is a single row, "
+                    "which was judged by a model that never saw its class."
                 )
         found.notes.extend(unread)
         found.context["method"] = self._method_name()
