@@ -205,7 +205,7 @@ def test_text_columns_of_a_frame_are_categories(tmp_path):
     with pytest.raises(BadInput, match="no feature column 'colour'"):
         clf.predict(new[["size"]])
     many = X.assign(colour=[f"colour {k}" for k in range(len(X))])
-    with pytest.raises(BadInput, match=r"olumn 'colour'.* holds text with 240 different values"):
+    with pytest.raises(BadInput, match=r"too many different values.*'colour' \(240\)"):
         clf.fit(many, y)
 
 
@@ -390,3 +390,16 @@ def test_a_model_of_one_training_row_is_loaded(tmp_path):
     clf.save(tmp_path / "m")
     assert clf.method_.spec.num_train == 1
     assert (Classifier.load(tmp_path / "m").predict_proba(X) == clf.predict_proba(X)).all()
+
+
+def test_an_audit_speaks_in_the_classes_own_values(tmp_path):
+    x, y = make_blobs(60, centers=3, random_state=0)
+    given = 5 * y - 5
+    found = Classifier("ce", "mlp", epochs=1).audit(x, given, folds=2)
+    assert (found.issues.given_label.to_numpy() == given).all()
+    assert set(found.issues.predicted_label) <= {-5, 0, 5}
+    found.to_html(tmp_path / "report.html")
+    found.to_csv(tmp_path / "issues.csv")
+    again = pd.read_csv(tmp_path / "issues.csv").sort_values("index")
+    assert (again.given_label.to_numpy() == given).all()
+    assert set(found.fixed_labels(0.5).label) <= {-5, 0, 5}

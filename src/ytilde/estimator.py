@@ -354,7 +354,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             )
         labels = torch.tensor([place[name] for name in given.tolist()])
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
-        found = self.audit_data(data, folds=folds)
+        found = self.audit_data(data, folds=folds).with_classes(classes.tolist())
         if "rows" in found.context and isinstance(X, pd.DataFrame):
             found.context["rows"] = X
         return found
