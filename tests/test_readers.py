@@ -149,7 +149,7 @@ MANY = "\n".join(f"name{i},{i % 2}" for i in range(30))
         ),
         ("a,label\n,x\n2,y\n,y\n", r"no finite number in 2 rows \(0, 2; counting from 0\)"),
         ("c,label\nred,x\n,y\nblue,x\n", "nothing in row 1 .* of column 'c'"),
-        ("t,label\n" + MANY, "text with too many .* column 't' .30.; .* --drop"),
+        ("t,label\n" + MANY, "text with too many .* column 't' .30.; .*--drop"),
         ("t,u,label\n" + TWO, r"in column 't' \(30\), 'u' \(30\); turn"),
         ("a|b|label\n1|2|x\n", r"its columns: a\|b\|label; it seems to be separated by \|"),
         ("a,b,class\n1,2,x\n", r"its columns: a, b, class; name the right one with --label"),

@@ -657,13 +657,13 @@ def _columns(frame: pd.DataFrame, what: str) -> dict[str, list[str] | None]:
         else:
             raise BadInput(
                 f"Column {name!r} of {what} holds {column.dtype}; turn it into numbers or leave "
-                "it out with --drop (drop=)."
+                "it out (--drop on the command line)."
             )
     if long:
         counts = few((f"{name!r} ({count})" for name, count in long.items()), 20)
         raise BadInput(
             f"There is text with too many different values for a category in {what}, in column "
-            f"{counts}; turn it into numbers or leave it out with --drop (drop=)."
+            f"{counts}; turn it into numbers or leave it out (--drop on the command line)."
         )
     if not columns:
         raise BadInput(f"There is no feature column in {what}.")
