@@ -40,12 +40,7 @@ SIZES = ((96, 85), (96, 60), (64, 60), (40, 50), (24, 40))  # (side, JPEG qualit
 FULL_MATRIX = 20  # classes up to which T is drawn whole
 PAIRS, CLASSES = 40, 300  # rows of the two tables
 COLUMNS = 12  # values of a table's row that a card shows
-SURE = (
-    0.99,
-    0.95,
-    0.9,
-    0.8,
-)  # p_wrong above which labels may be fixed unseen, the first that has any
+SURE = (0.95, 0.9, 0.8)  # p_wrong above which labels may be fixed unseen: the first that has any
 FREQUENT = 3  # rows that make a mistake worth a sentence in the labelling guide
 AMBIGUOUS = 0.5  # above this an item counts as hard
 LONGEST = 120  # characters of any text from the data
