@@ -110,7 +110,7 @@ def get_encoder(args: argparse.Namespace, tick: Any) -> Encoder:
     found.save(path)
     save_features(args, found)
     line = {"name": "simclr", "backbone": args.backbone, **asdict(Settings.parse(text))}
-    line |= {k: found.about[k] for k in ("knn_accuracy", "linear_accuracy")}
+    line |= {k: found.about[k] for k in ("lr", "knn_accuracy", "linear_accuracy")}
     line["seconds"] = round(time.perf_counter() - began, 1)
     write(args.out, line | about())
     shutil.rmtree(args.work / "pretrain", ignore_errors=True)

@@ -303,8 +303,8 @@ def test_the_rate_suits_the_network(backbone, options, rate):
     seen = []
     images = torch.rand(8, 1, 28, 28, generator=gen())
     data = Data(images, torch.arange(8) % 2, 2)
-    pretrained(data, backbone, RECIPE, f"simclr:epochs=1{options}", None, seen.append)
-    assert [record["lr"] for record in seen] == [pytest.approx(rate)]
+    made = pretrained(data, backbone, RECIPE, f"simclr:epochs=1{options}", None, seen.append)
+    assert [made.about["lr"], *(record["lr"] for record in seen)] == pytest.approx([rate, rate])
 
 
 def test_features_are_frozen_and_of_length_one():

@@ -65,9 +65,7 @@ NOTE_WEAK = (
     "labels are wrong, or the model is too weak to judge them. Look at some before you fix any, or "
     "train longer, with more data or a better network."
 )
-CHANCE = (
-    0.05  # Cohen's kappa of best guesses and labels, at its lower bound: below, nobody can judge
-)
+CHANCE = 0.05  # a model whose Cohen's kappa with the labels is not surely above this cannot judge
 NOTE_CHANCE = (
     "The model's best guess is the given label in only {share:.0f} % of the rows, where chance "
     "alone gives {chance:.0f} %: it has learnt next to nothing of these labels, so it cannot tell "

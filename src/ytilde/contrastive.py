@@ -193,7 +193,7 @@ def _simclr(
     module.to(trainer.device)
     module.to(memory_format=trainer.layout)  # type: ignore[call-overload]
     trainer.train("simclr", module.loss, list(module.parameters()), data)
-    about = dataclasses.asdict(settings) | {"rows": len(data)}
+    about = dataclasses.asdict(settings) | {"lr": recipe.lr, "rows": len(data)}
     about |= {k: v for k, v in _last(trainer.history, "knn_accuracy").items() if k in PROBES}
     weights = {k: v.detach().cpu().contiguous() for k, v in module.backbone.state_dict().items()}
     name = getattr(spec.backbone, "backbone", None)

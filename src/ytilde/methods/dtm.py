@@ -103,9 +103,8 @@ class DTM(Method):
         self.register_buffer("centres", torch.zeros(self.groups, self.encoder.dim))
         self.register_buffer("W", torch.zeros(self.groups, k, k))
         self.register_buffer("group", torch.zeros(n, dtype=torch.int64))
-        self.has_T: (
-            Tensor  # until it is learnt, T(x) is a flat one that nothing should be judged by
-        )
+        # until it is learnt, T(x) is a flat one that nothing should be judged by
+        self.has_T: Tensor
         self.register_buffer("has_T", torch.tensor(False))
         self.build_diffusion(spec)
 
