@@ -86,7 +86,9 @@ def main() -> None:
             raise OutOfTime
 
     try:
-        encoder = get_encoder(args, tick)
+        # rows from scratch need not wait for an encoder; no rows at all: pre-training alone
+        wanted = not args.rows or any(ROWS[row][2] for row in args.rows)
+        encoder = get_encoder(args, tick) if wanted else None
         for seed in args.seeds:
             for noise in args.noise:
                 for row in args.rows:
@@ -135,9 +137,10 @@ def save_features(args: argparse.Namespace, encoder: Encoder) -> None:
 
 
 def run(
-    args: argparse.Namespace, encoder: Encoder, row: str, noise: str, seed: int, tick: Any
+    args: argparse.Namespace, found: Encoder | None, row: str, noise: str, seed: int, tick: Any
 ) -> None:
     name, fields, from_encoder = ROWS[row]
+    encoder = found if from_encoder else None
     key = {"row": row, "noise": noise, "seed": seed, "classifier_epochs": args.epochs}
     key |= {"backbone": args.backbone, "tiny": args.tiny}
     if any(key.items() <= line.items() for line in lines(args.out)):
@@ -153,7 +156,7 @@ def run(
         data,
         recipe,
         backbone=args.backbone,
-        encoder=encoder if from_encoder else None,
+        encoder=encoder,
         folder=folder,
         resume=True,
         monitor=lambda trainer: bench.measure(trainer, {"test_": test}),
@@ -161,7 +164,7 @@ def run(
         checkpoint_every=30.0,
     )
     line = {**key, "method": name, "fields": fields, "from_encoder": from_encoder, "rate": rate}
-    line |= {"pretrain": encoder.about if from_encoder else None, "recipe": asdict(recipe)}
+    line |= {"pretrain": encoder.about if encoder else None, "recipe": asdict(recipe)}
     line |= bench.protocols(trainer.history) | bench.transition_errors(trainer, data, made)
     line |= {"notes": trainer.notes, "seconds": round(sum(r["seconds"] for r in trainer.history))}
     write(args.out, line | about())
