@@ -1,10 +1,10 @@
-"""Which part of CausalNL helps on Fashion-MNIST? The rows of `causal_ablation`, with small networks.
+"""Which part of CausalNL helps on Fashion-MNIST? `causal_ablation`'s rows, with small networks.
 
     YTILDE_DATA=data python benchmarks/causal_components.py --out results/causal_components.jsonl
 
-That table's settings (Adam, constant rate, instance noise made on the pixels), but
-40 epochs, and the methods see 10,000 images as 64 principal components, with mlps for networks:
-hours on one core, where the images take a GPU. One JSON line a run; what is there is not run again. The table is
+That table's settings (Adam, constant rate, instance noise made on the pixels), but 40 epochs, and
+the methods see 10,000 images as 64 principal components, with mlps for networks: hours on one core,
+where the images take a GPU. One JSON line a run; what is there is not run again. The table is
 printed: mean of the last ten epochs, and paired t-tests against co-teaching alone.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from digits_transition import load
 
+from digits_transition import load
 from ytilde import bench, datasets, noise
 from ytilde.bench_tables import Row, load_table
 from ytilde.data import Data
@@ -59,13 +59,14 @@ def run(
     rate: float,
     seed: int,
 ) -> None:
-    key = {"row": row.name, "noise": f"instance:{rate},features=raw255", "seed": seed}
+    text = f"instance:{rate},features=raw255"
+    key = {"row": row.name, "noise": text, "seed": seed}
     key |= {"images": args.images, "epochs": args.epochs}
     if any(key.items() <= line.items() for line in lines(args.out)):
         return
     recipe = Recipe(**{**vars(RECIPE), "seed": seed, "epochs": args.epochs})
     generator = recipe.generator("noise")
-    made = noise.corrupt(key["noise"], images.x, images.y, 10, generator=generator)
+    made = noise.corrupt(text, images.x, images.y, 10, generator=generator)
     fields = {**row.fields, "rate": made.rate}
     began = time.perf_counter()
     trainer = fit_method(

@@ -9,8 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from ytilde import Classifier
+from ytilde.backbones import create_backbone
 from ytilde.contrastive import Features, Settings, assign, kmeans, neighbours, nt_xent, probe
 from ytilde.data import BadInput, Data
 from ytilde.encoder import Encoder
@@ -249,6 +251,30 @@ def test_every_network_starts_from_it(name, encoder):
         assert torch.equal(net.mean, found.mean) and torch.equal(net.std, found.std)
         for key, value in net.backbone.state_dict().items():
             assert torch.equal(value, found.weights[key])
+
+
+def test_pretrained_weights_learn_at_their_own_rate(encoder, tmp_path):
+    """One step of plain SGD is linear in the rate: the encoder's part of it, and no other."""
+    data, file = blobs(), tmp_path / "weights.safetensors"
+    found = Encoder.load(encoder)
+    save_file(found.weights, file)
+    plain = replace(RECIPE, epochs=1, batch_size=len(data), momentum=0.0, weight_decay=0.0)
+    plain = replace(plain, optimizer="sgd", lr=0.1, schedule="constant", val=0.0)
+    own = create_backbone(BACKBONE, data.shape, weights=file)
+    starts = [{"encoder": found}, {"backbone": f"{BACKBONE},weights={file}"}, {"backbone": own}]
+
+    def moved(share, start):
+        method = create("ce")
+        fit_method(method, data, replace(plain, pretrained_lr=share), **start)
+        weights, head = found.weights, next(method.net.head.parameters())
+        parts = [p - weights[k] for k, p in method.net.backbone.named_parameters()]
+        return torch.cat([part.detach().flatten() for part in parts]), head.detach()
+
+    for start in starts:
+        (whole, head), (tenth, same), (none, _) = (moved(k, start) for k in (1.0, 0.1, 0.0))
+        assert whole.abs().max() > 1e-3 and torch.equal(head, same)
+        torch.testing.assert_close(tenth, 0.1 * whole, atol=1e-6, rtol=1e-3)
+        assert not none.any()
 
 
 def test_what_does_not_fit_is_refused(encoder, tmp_path):

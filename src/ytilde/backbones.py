@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ytilde.data import BadInput, unknown
+from ytilde.encoder import mark_pretrained
 
 __all__ = [
     "Backbone",
@@ -173,6 +174,7 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
             "give the backbone the options of the one that was trained, such as stem=imagenet"
         )
     module.load_state_dict(weights, strict=False)
+    mark_pretrained(module)
 
 
 def _parse(spec: str) -> tuple[str, dict[str, Any]]:

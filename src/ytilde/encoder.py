@@ -60,6 +60,7 @@ class Encoder:
                 f"{self.shape}) does not fit this network: {found}; give the same backbone"
             )
         module.load_state_dict(self.weights)
+        mark_pretrained(module)
 
     def _sizes(self, name: str, here: dict[str, Tensor]) -> str:
         return f"{name} is {list(self.weights[name].shape)} there, {list(here[name].shape)} here"
@@ -70,3 +71,13 @@ class Encoder:
                 f"the encoder takes inputs of shape {self.shape}, these have {tuple(shape)}; "
                 "pre-train one on data of this kind"
             )
+
+
+def mark_pretrained(module: nn.Module) -> None:
+    """Its weights learn at the recipe's `pretrained_lr` from here on."""
+    for p in module.parameters():
+        p.pretrained = True  # type: ignore[attr-defined]
+
+
+def is_pretrained(p: Tensor) -> bool:
+    return getattr(p, "pretrained", False)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from . import checkpoint
 from .augment import make_augment
 from .data import IGNORE, BadInput, Batch, Data, Step
+from .encoder import is_pretrained
 from .images import read_rows, row_name
 from .metrics import Confusion
 from .parallel import Team, costly_parts
@@ -44,6 +45,7 @@ class Recipe:
     batch_size: int = 128  # rows in one step
     optimizer: str = "sgd"  # sgd (Nesterov), adam, adamw
     lr: float = 0.05  # learning rate at the start
+    pretrained_lr: float = 1.0  # that of weights that come pre-trained, as a share of lr
     momentum: float = 0.9  # SGD's; Adam's beta1
     weight_decay: float = 5e-4  # pull of the weights towards 0
     schedule: str = "cosine"  # constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4
@@ -78,7 +80,7 @@ class Recipe:
         for name in ("val", "momentum", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"{name} must be a fraction in [0, 1), not {getattr(self, name)}")
-        for name in ("lr", "weight_decay", "clip", "patience", "workers"):
+        for name in ("lr", "pretrained_lr", "weight_decay", "clip", "patience", "workers"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadInput(
                     f"{name} must be a finite number from 0 on, not {getattr(self, name)}"
@@ -572,7 +574,8 @@ class _Stage:
         self.data, self.rows = data, rows
         device = trainer.device
         groups = [group if isinstance(group, dict) else {"params": [group]} for group in params]
-        self.groups = [group | {"params": list(group["params"])} for group in _merge(groups)]
+        groups = [group | {"params": list(group["params"])} for group in _merge(groups)]
+        self.groups = _split_pretrained(groups, recipe)
         self.params = [p for group in self.groups for p in group["params"]]
         self.optimizers = _optimizers(self.groups, recipe, device)
         self.order = recipe.generator("order", stage)
@@ -911,6 +914,19 @@ def _merge(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     bare = [p for group in groups if group.keys() == {"params"} for p in group["params"]]
     own = [group for group in groups if group.keys() != {"params"}]
     return ([{"params": bare}] if bare else []) + own
+
+
+def _split_pretrained(groups: list[dict[str, Any]], recipe: Recipe) -> list[dict[str, Any]]:
+    """Pre-trained weights in groups of their own, with their share of the group's rate."""
+    if recipe.pretrained_lr == 1:
+        return groups
+    made = []
+    for group in groups:
+        rate = group.get("lr", recipe.lr)
+        for old, share in ((False, 1.0), (True, recipe.pretrained_lr)):
+            params = [p for p in group["params"] if is_pretrained(p) == old]
+            made += [group | {"params": params, "lr": share * rate}] if params else []
+    return made
 
 
 def layout(module: nn.Module, device: torch.device) -> torch.memory_format:

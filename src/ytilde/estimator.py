@@ -34,8 +34,9 @@ from .transition import given as given_transition
 from .tuning import SHORT_LIST, choose_method, of_race
 
 RECIPE_FIELDS = (
-    "epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "schedule", "augment",
-    "precision", "ema", "clip", "val", "keep", "patience", "balance", "device",
+    "epochs", "batch_size", "optimizer", "lr", "pretrained_lr", "momentum", "weight_decay",
+    "schedule", "augment", "precision", "ema", "clip", "val", "keep", "patience", "balance",
+    "device",
 )  # fmt: skip
 KEPT = 2**28  # bytes of an audit's probabilities and T(x) up to which they are kept in a file
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
@@ -47,7 +48,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
     method: a name (see `list_methods()`), an unbuilt Method, or "auto": the best of a short list by
     noisy validation (`race_` is what was seen). backbone: a name, "auto", or your
     own nn.Module that returns features. encoder: a file made by `ytilde pretrain`, from which its
-    networks start; pretrain: make one first, as in "simclr:epochs=100".
+    networks start; pretrain: make one first, as in "simclr:epochs=100"; pretrained_lr: the rate of
+    such weights and of your own module's, as a share of lr.
     What is left at None is chosen by the kind of data.
     X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]), or a DataFrame, whose
     text columns are categories, or image files, as in `ytilde fit`. y: ints or strings, one a row
@@ -65,6 +67,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         batch_size: int | None = None,
         optimizer: str | None = None,
         lr: float | None = None,
+        pretrained_lr: float = 1.0,
         momentum: float | None = None,
         weight_decay: float | None = None,
         schedule: str | None = None,
@@ -88,6 +91,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.batch_size = batch_size
         self.optimizer = optimizer
         self.lr = lr
+        self.pretrained_lr = pretrained_lr
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.schedule = schedule

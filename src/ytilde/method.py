@@ -19,7 +19,7 @@ from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
 from .contrastive import Settings, simclr
 from .data import IGNORE, BadInput, Batch, Data, Spec, Step, check_ranges, unknown
-from .encoder import Encoder
+from .encoder import Encoder, mark_pretrained
 from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
 from .heads import Head, Softmax, Upsampled
 from .losses import mean
@@ -297,6 +297,7 @@ class BackboneFactory:
             made: nn.Module = create_backbone(self.backbone, self.shape)
         else:
             made = copy.deepcopy(as_backbone(self.backbone, self.shape))
+            mark_pretrained(made)  # for all we know; a user who asks for another rate does know
         if self.encoder:
             self.encoder.into(made)
         return made
