@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--pretrain-epochs", type=int, default=200)
+    parser.add_argument("--pretrained-lr", type=float, default=1.0, help="share of the rate")
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--encoder", type=Path, help="instead of pre-training here")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long")
@@ -143,14 +144,16 @@ def run(
     encoder = found if from_encoder else None
     key = {"row": row, "noise": noise, "seed": seed, "classifier_epochs": args.epochs}
     key |= {"backbone": args.backbone, "tiny": args.tiny}
+    key["pretrained_lr"] = args.pretrained_lr if from_encoder else 1.0
     if any(key.items() <= line.items() for line in lines(args.out)):
         return
     print(key, flush=True)
     own: dict[str, Any] = {"epochs": args.epochs, "compile": args.compile, **OWN.get(row, {})}
-    recipe = replace(RECIPE, seed=seed, **own)
+    recipe = replace(RECIPE, seed=seed, pretrained_lr=key["pretrained_lr"], **own)
     data, test, rate, made = noisy_data(args, noise, recipe)
     method = create(name, **fields)
-    folder = args.work / "-".join(map(str, [row, noise, seed, args.epochs])).replace(" ", "_")
+    parts = [row, noise, seed, args.epochs, key["pretrained_lr"]]
+    folder = args.work / "-".join(map(str, parts)).replace(" ", "_")
     trainer = fit_method(
         method,
         data,
