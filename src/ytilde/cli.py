@@ -36,6 +36,7 @@ from .estimator import RECIPE_FIELDS, Classifier
 from .flags import field_comments, parse_flags, read_flags
 from .images import row_name, unreadable
 from .method import create, list_methods, lookup, pretrained
+from .relabel import relabel
 from .report import table
 from .runs import Run
 
@@ -536,8 +537,20 @@ def audit(
         above = f"whose p_wrong is above {fix_above:g}"
         out.print(f"{int(fixed.fixed.sum())} of {len(fixed)} labels fixed, those {above}")
     out.print(f"written: {', '.join(map(str, written))}")
+    if fixed is not None and fixed.fixed.any():
+        _say_relabel(config, run / "labels.csv")
     if not result.at_chance:
         out.print(f"next: ytilde review {quote(str(run))}")
+
+
+def _say_relabel(config: dict[str, Any], labels: Path) -> None:
+    """How the table itself gets its new labels."""
+    source = Path(str(_from_start(config["source"], config)))
+    if source.suffix.lower() in readers.TABLES and not config["noise"]:
+        label = f" --label {quote(config['label'])}" if config["label"] else ""
+        fixed = source.with_stem(f"{source.stem}-fixed").name
+        words = f"{quote(str(source))} {quote(str(labels))}{label} --out {quote(fixed)}"
+        out.print(f"next: ytilde relabel {words}")
 
 
 def _run_data(run: Path, config: dict[str, Any]) -> readers.Source:
@@ -572,7 +585,8 @@ def review(
     from . import review as reviewing
 
     check_writable(export or run / reviewing.LOG)
-    found = _run_data(run, _config(run))
+    config = _config(run)
+    found = _run_data(run, config)
     if found.data.y.dim() > 1:
         raise BadInput("a review needs one label a row; pixel labels are not audited yet")
     columns = found.schema.columns
@@ -580,6 +594,8 @@ def review(
     if export is not None:
         number, changed = reviewing.export(session, export)
         out.print(f"{number} labels written to {export}, {changed} of them changed by hand")
+        if changed:
+            _say_relabel(config, export)
         return
     reviewing.serve(session, port, _say_address)
     done = session.progress()
@@ -589,6 +605,21 @@ def review(
 
 def _say_address(address: str) -> None:
     print(f"open {address} in a browser; Ctrl-C ends the review", flush=True)
+
+
+@app.command("relabel")
+def relabel_command(
+    data: Annotated[Path, typer.Argument(help="csv, tsv or parquet")],
+    labels: Annotated[
+        Path, typer.Argument(help="labels.csv of `audit --fix-above` or `review --export`")
+    ],
+    out_file: Annotated[Path, typer.Option("--out", help="table to write, of the same kind")],
+    label: Annotated[str | None, typer.Option(help="label column; label or y if not given")] = None,
+) -> None:
+    """Write a table again with corrected labels; all else in it stays as it is."""
+    check_writable(out_file)
+    rows, changed = relabel(data, labels, out_file, label)
+    out.print(f"{changed} of {rows} labels changed; written: {out_file}")
 
 
 @app.command("export")

@@ -25,6 +25,7 @@ from . import datasets
 from .data import IGNORE, BadInput, Data, Rows, few, which_rows
 from .images import LIMIT, Images, is_image, list_images, pixels, read_images
 
+TABLES = (".csv", ".tsv", ".parquet")
 CATEGORIES = 20  # a text column with more different values is not a category
 _HASHED = 2**28  # bytes of inputs that a fingerprint covers in full; beyond, it takes a sample
 
@@ -190,7 +191,7 @@ def _path(source: str | Path, options: _Options) -> Source:
     kind = path.suffix.lower()
     if kind == ".npz":
         return _npz(path, options)
-    if kind in (".csv", ".tsv", ".parquet"):
+    if kind in TABLES:
         return _table(_read_table(path, options), path.parent, options, source)
     raise BadInput(f"The kind of file of {source} is not known; {_READABLE}.")
 
@@ -252,7 +253,7 @@ def encode(
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     flat, values = pd.factorize(pd.Series(array.reshape(-1)))
     codes = np.asarray(flat).reshape(array.shape)
-    found = [_class_name(value, what) for value in values]
+    found = [class_name(value, what) for value in values]
     unknown = {""} | ({"-1"} if array.ndim > 1 or (clean and "-1" not in (names or ())) else set())
     chosen = _sorted_classes(set(found) - unknown) if names is None else [str(n) for n in names]
     place = {name: label for label, name in enumerate(chosen)} | dict.fromkeys(unknown, IGNORE)
@@ -280,7 +281,7 @@ def _empty(rows: np.ndarray, what: str) -> BadInput:
 _FILL = "fill it in or leave the row out"
 
 
-def _class_name(value: Any, what: str) -> str:
+def class_name(value: Any, what: str) -> str:
     if isinstance(value, float | np.floating):
         if not float(value).is_integer():
             raise BadInput(
@@ -484,21 +485,37 @@ def _read_table(path: Path, options: _Options) -> pd.DataFrame:
         raise BadInput(f"{path} cannot be read as a table ({reason}).") from error
 
 
+def read_as_it_stands(path: Path, label: str | None) -> tuple[pd.DataFrame, str, str | None]:
+    """A table with its values as they are written, its label column, and a text's separator."""
+    options = _Options(label=label, labelled=True)
+    frame = _read_table(path, options)  # refuses what is no table
+    column, _ = _label_columns(list(frame.columns), options, str(path))
+    assert column is not None
+    if path.suffix.lower() == ".parquet":
+        return frame, column, None
+    separator = _separator(path)
+    text = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, index_col=False)
+    return text, column, separator
+
+
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
-def _separator(path: Path, usual: str) -> str:
+def _usual(path: Path) -> str:
+    return "\t" if path.suffix.lower() == ".tsv" else ","
+
+
+def _separator(path: Path) -> str:
     """What separates the names of the header: the usual, or else the only one that is in it."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         header = next((line for line in file if line.strip()), "").strip()
     header = re.sub('"[^"]*"', "", header)  # a quoted name may hold any
     found = [separator for separator in _SEPARATORS if separator in header]
-    return found[0] if len(found) == 1 else usual
+    return found[0] if len(found) == 1 else _usual(path)
 
 
 def _read_csv(path: Path, options: _Options) -> pd.DataFrame:
-    usual = "\t" if path.suffix.lower() == ".tsv" else ","
-    separator = _separator(path, usual)
+    separator = _separator(path)
     with warnings.catch_warnings():
         # Rows longer than the header: pandas would drop the surplus and only warn.
         warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -508,7 +525,7 @@ def _read_csv(path: Path, options: _Options) -> pd.DataFrame:
     raw = pd.read_csv(path, sep=separator, usecols=labels, dtype=str, keep_default_na=False)
     decimals = _decimal_commas(frame, labels) if separator != "," else []
     frame[labels] = raw[labels]
-    if separator != usual or decimals:
+    if separator != _usual(path) or decimals:
         commas = f", with decimal commas in {few(decimals)}" if decimals else ""
         options.notes.append(f"{path} is separated by {_SEPARATORS[separator]}{commas}")
     return frame
