@@ -82,13 +82,14 @@ def test_what_is_no_table_is_refused(tmp_path):
         (tmp_path / "images", labels, tmp_path / "a.csv", "is no table"),
         (data, labels, tmp_path / "a.npz", "is no table"),
         (data, labels, tmp_path / "a.parquet", "same kind"),
+        (data, labels, data, "would be overwritten"),
         (data, labels, tmp_path / "a.csv", "no column 'fixed'.*ytilde audit"),
         (data, tmp_path / "none.csv", tmp_path / "a.csv", "cannot be read"),
         (tmp_path / "none.csv", labels, tmp_path / "a.csv", "cannot be read"),
     ):
         with pytest.raises(BadInput, match=what):
             relabel(source, given, out)
-        assert not out.exists()
+        assert data.read_text() == TEXT and not (tmp_path / "a.csv").exists()
 
 
 def test_from_fit_to_the_corrected_table(tmp_path, monkeypatch, capsys):

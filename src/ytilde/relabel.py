@@ -29,6 +29,8 @@ def relabel(source: Path, labels: Path, out: Path, label: str | None = None) -> 
             )
     if (source.suffix.lower() == ".parquet") != (out.suffix.lower() == ".parquet"):
         raise BadInput(f"{out} must be of the same kind as {source}; give --out the same ending")
+    if out.resolve() in (source.resolve(), labels.resolve()):
+        raise BadInput(f"{out} would be overwritten; give --out another name")
     frame, column, separator = read_as_it_stands(source, label)
     wanted = _read_labels(labels, len(frame), str(source))
     # the value that labels.csv means: there a class has its name, harmless in spreadsheets
