@@ -277,6 +277,32 @@ def test_pretrained_weights_learn_at_their_own_rate(encoder, tmp_path):
         assert not none.any()
 
 
+def test_at_rate_0_nothing_of_an_encoder_moves():
+    """The running statistics of its normalising layers neither."""
+    data = Data(torch.rand(40, 3, 8, 8, generator=gen()), torch.arange(40) % 2, 2)
+    plain = replace(RECIPE, epochs=1, val=0.0)
+    found = pretrained(data, "resnet18:width=4", plain, "simclr:epochs=1,batch_size=20")
+    for share in (0.0, 0.1):
+        method = create("ce")
+        fit_method(method, data, replace(plain, pretrained_lr=share), encoder=found)
+        now = method.net.backbone.state_dict()
+        assert all(torch.equal(now[k], found.weights[k]) for k in now) == (share == 0)
+    with pytest.raises(BadInput, match=r"none do; give an encoder"):
+        fit_method(create("ce"), data, replace(plain, pretrained_lr=0.1), backbone=BACKBONE)
+
+
+@pytest.mark.parametrize("option", ["batch_size=1", "width=0", "temperature=0", "epochs=0"])
+def test_settings_that_cannot_learn_are_refused(option):
+    with pytest.raises(BadInput, match=f"{option.partition('=')[0]} of simclr is"):
+        Settings.parse(f"simclr:{option}")
+
+
+def test_a_refused_pretraining_leaves_nothing(tmp_path):
+    with pytest.raises(BadInput, match="nonsense"):
+        pretrained(blobs(), BACKBONE, RECIPE, "simclr:augment=nonsense", tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+
+
 def test_what_does_not_fit_is_refused(encoder, tmp_path):
     data, found = blobs(), Encoder.load(encoder)
     with pytest.raises(BadInput, match=r"does not fit this network.*give the same backbone"):

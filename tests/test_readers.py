@@ -1,5 +1,6 @@
 """Everything `read` takes, and one clear sentence for everything it does not."""
 
+import itertools
 import json
 import pickle
 from dataclasses import asdict
@@ -719,3 +720,24 @@ def test_classes_that_differ_by_spaces_or_capitals_are_told(tmp_path):
     assert found.data.num_classes == 4
     told = [note for note in found.notes if "capitals" in note]
     assert len(told) == 1 and told[0].startswith("the classes ' x' and 'X' and 'x' differ")
+
+
+def test_classes_that_are_one_number_have_one_order():
+    """Sets of strings have another order in every process."""
+    for found in itertools.permutations(["2", "1", " 1", "01"]):
+        assert readers._sorted_classes(found) == [" 1", "01", "1", "2"]
+
+
+def test_a_label_has_one_column_and_one_role(tmp_path):
+    path = tmp_path / "twice.csv"
+    path.write_text("a,label,label\n1,x,x\n2,y,y\n")
+    with pytest.raises(BadInput, match="several columns called 'label'"):
+        readers.read(path, labelled=True)
+    path.write_text("a,y,label\n1,0,0\n2,1,1\n3,1,0\n")
+    found = readers.read(path, clean_label="label").data
+    assert found.y.tolist() == [0, 1, 1] and found.clean.tolist() == [0, 1, 0]
+    with pytest.raises(BadInput, match="both the label and the clean label"):
+        readers.read(path, label="y", clean_label="y")
+    path.write_text("a, label\n1,0\n2,1\n")
+    with pytest.raises(BadInput, match="its columns: a, ' label'"):
+        readers.read(path, labelled=True)

@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ytilde import cli
 from ytilde.checkpoint import write_csv
@@ -12,11 +14,11 @@ from ytilde.relabel import relabel
 TEXT = 'id,a,note,label\n007,1.50,"x, ""y""",+\n008,,NA,=f(1)\n009,3e2,"two\nlines",+\n'
 
 
-def labels_of(path, given, wanted, rows=None):
+def labels_of(path, old, wanted, rows=None):
     """As an audit writes them."""
-    rows = range(len(given)) if rows is None else rows
-    fixed = [a != b for a, b in zip(given, wanted, strict=True)]
-    columns = {"index": rows, "label": wanted, "fixed": fixed, "given_label": given}
+    rows = range(len(old)) if rows is None else rows
+    fixed = [a != b for a, b in zip(old, wanted, strict=True)]
+    columns = {"index": rows, "label": wanted, "fixed": fixed, "given_label": old}
     write_csv(path, pd.DataFrame(columns))
     return path
 
@@ -28,13 +30,43 @@ def texts(path, sep=","):
 def test_only_the_fixed_labels_change(tmp_path):
     data, out = tmp_path / "data.csv", tmp_path / "fixed.csv"
     data.write_text(TEXT)
-    given = ["+", "=f(1)", "+"]
-    labels = labels_of(tmp_path / "labels.csv", given, ["=f(1)", "=f(1)", "+"])
+    old = ["+", "=f(1)", "+"]
+    labels = labels_of(tmp_path / "labels.csv", old, ["=f(1)", "=f(1)", "+"])
     assert relabel(data, labels, out) == (3, 1)
     before, after = texts(data), texts(out)
     assert after.label.tolist() == ["=f(1)", "=f(1)", "+"]
     assert before.drop(columns="label").equals(after.drop(columns="label"))
     assert out.read_text() == TEXT.replace('"x, ""y""",+', '"x, ""y""",=f(1)')
+
+
+def test_a_text_keeps_every_other_character(tmp_path):
+    """BOM, ends of lines, blank lines, quotes, unnamed and repeated columns, surplus commas."""
+    data, out = tmp_path / "data.csv", tmp_path / "fixed.csv"
+    lines = [",a,a,label,", '0,"1",2,"p",', "", '1,3,"x\ny",q,', "2,5,6,p,"]
+    text = "\ufeff" + "\r\n".join(lines)
+    for end in ("", "\r\n", "\r\n\r\n"):
+        data.write_bytes((text + end).encode())
+        labels = labels_of(tmp_path / "labels.csv", ["p", "q", "p"], ["q", "p", "p"])
+        assert relabel(data, labels, out) == (3, 2)
+        wanted = (text + end).replace('"p"', '"q"').replace('y",q', 'y",p')
+        assert out.read_bytes() == wanted.encode()
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from(["a", 'b"', "c,", " d", "e\nf"]), st.text()), min_size=1
+    )
+)
+def test_any_text_comes_back(rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("relabel")
+    classes = [label for label, _ in rows]
+    notes = [note.replace("\0", "").replace("\r", " ") for _, note in rows]
+    table = pd.DataFrame({"label": classes, "note": [f"{k}{note}" for k, note in enumerate(notes)]})
+    table.to_csv(folder / "data.csv", index=False)
+    new = classes[1:] + classes[:1]
+    labels = labels_of(folder / "labels.csv", classes, new)
+    relabel(folder / "data.csv", labels, folder / "fixed.csv")
+    assert texts(folder / "fixed.csv").equals(table.assign(label=new))
 
 
 @pytest.mark.parametrize(("name", "sep"), [("d.csv", ";"), ("d.tsv", "\t"), ("d.csv", ",")])
@@ -47,30 +79,45 @@ def test_separators_stay_and_rows_may_come_in_any_order(name, sep, tmp_path):
     assert texts(out, sep).equals(frame.assign(kind=["b", "b", "a", "a"]))
 
 
-def test_parquet_keeps_its_types(tmp_path):
+@pytest.mark.parametrize(
+    "values", [np.array([3, 5, 3], np.int16), np.array([True, False, True]), ["u", "v", "u"]]
+)
+@pytest.mark.parametrize("categorical", [False, True])
+@pytest.mark.parametrize("wanted", [[0, 1, 0], [1, 1, 0]])
+def test_parquet_keeps_its_types(values, categorical, wanted, tmp_path):
     pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
     data, out = tmp_path / "d.parquet", tmp_path / "fixed.parquet"
-    frame = pd.DataFrame({"y": np.array([3, 5, 3], np.int16), "x": [1.0, np.nan, 2.0]})
-    frame.to_parquet(data)
-    labels = labels_of(tmp_path / "labels.csv", ["3", "5", "3"], ["3", "3", "5"])
-    assert relabel(data, labels, out) == (3, 2)
-    pd.testing.assert_frame_equal(pd.read_parquet(out), frame.assign(y=np.array([3, 3, 5], "i2")))
+    y = pd.Series(values, dtype="category" if categorical else None)
+    ids = pd.array([None, 2**53 + 1, 2**53 + 3], dtype="Int64")  # more than a float can hold
+    frame = pd.DataFrame({"y": y.to_numpy() if not categorical else y.array, "id": ids})
+    frame.set_index(pd.Index(["r", "s", "t"], name="key")).to_parquet(data)
+    names = [str(value) for value in values]
+    labels = labels_of(tmp_path / "labels.csv", names, [names[k] for k in wanted])
+    before = pq.read_table(data)
+    assert relabel(data, labels, out) == (3, wanted[0])  # of the two, one changes the first row
+    after = pq.read_table(out)
+    assert after.schema.equals(before.schema, check_metadata=True)
+    assert after.drop_columns(["y"]).equals(before.drop_columns(["y"]))
+    assert after["y"].to_pylist() == [before["y"].to_pylist()[k] for k in wanted]
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "rows", "what"),
+    ("old", "wanted", "rows", "what"),
     [
         (["+", "+", "+"], ["+", "+", "+"], None, r"row 1 .*the label is .*=f.*there '\+'"),
         (["+", "=f(1)", "+"], ["-", "=f(1)", "+"], None, "asks for the label '-'"),
         (["+", "+"], ["+", "+"], [0, 3], "not about the 3 rows"),
         (["+", "+"], ["+", "+"], [2, 2], "not about the 3 rows"),
+        ([], [], [], "not about the 3 rows"),
     ],
 )
-def test_labels_of_another_table_are_refused(given, wanted, rows, what, tmp_path):
+def test_labels_of_another_table_are_refused(old, wanted, rows, what, tmp_path):
     data, out = tmp_path / "data.csv", tmp_path / "fixed.csv"
     data.write_text(TEXT)
     with pytest.raises(BadInput, match=what):
-        relabel(data, labels_of(tmp_path / "labels.csv", given, wanted, rows), out)
+        relabel(data, labels_of(tmp_path / "labels.csv", old, wanted, rows), out)
     assert not out.exists()
 
 
@@ -78,17 +125,17 @@ def test_what_is_no_table_is_refused(tmp_path):
     data, labels = tmp_path / "data.csv", tmp_path / "labels.csv"
     data.write_text(TEXT)
     labels.write_text("index,label\n0,+\n")
-    for source, given, out, what in (
+    for source, those, out, what in (
         (tmp_path / "images", labels, tmp_path / "a.csv", "is no table"),
-        (data, labels, tmp_path / "a.npz", "is no table"),
-        (data, labels, tmp_path / "a.parquet", "same kind"),
+        (data, labels, tmp_path / "a.parquet", "must end in .csv"),
+        (data, labels, tmp_path / "a.tsv", "must end in .csv"),
         (data, labels, data, "would be overwritten"),
-        (data, labels, tmp_path / "a.csv", "no column 'fixed'.*ytilde audit"),
+        (data, labels, tmp_path / "a.csv", "no column 'given_label'.*ytilde audit"),
         (data, tmp_path / "none.csv", tmp_path / "a.csv", "cannot be read"),
         (tmp_path / "none.csv", labels, tmp_path / "a.csv", "cannot be read"),
     ):
         with pytest.raises(BadInput, match=what):
-            relabel(source, given, out)
+            relabel(source, those, out)
         assert data.read_text() == TEXT and not (tmp_path / "a.csv").exists()
 
 
@@ -97,8 +144,8 @@ def test_from_fit_to_the_corrected_table(tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 240)
     x = rng.normal(size=(240, 2)) + 4 * truth[:, None]
-    given = np.where(np.arange(240) % 10 == 0, 1 - truth, truth)
-    frame = pd.DataFrame({"x": x[:, 0], "z": x[:, 1], "kind": np.array(["cat", "dog"])[given]})
+    noisy = np.where(np.arange(240) % 10 == 0, 1 - truth, truth)
+    frame = pd.DataFrame({"x": x[:, 0], "z": x[:, 1], "kind": np.array(["cat", "dog"])[noisy]})
     monkeypatch.chdir(tmp_path)
     frame.to_csv("pets.csv", index=False)
 
@@ -114,5 +161,5 @@ def test_from_fit_to_the_corrected_table(tmp_path, monkeypatch, capsys):
     assert "of 240 labels changed; written: pets-fixed.csv" in ytilde(*command.split())
     after = pd.read_csv("pets-fixed.csv")
     wrong = (after.kind == "dog").to_numpy() != truth
-    assert wrong.sum() < 6 < 24 == (given != truth).sum()
+    assert wrong.sum() < 6 < 24 == (noisy != truth).sum()
     assert after[["x", "z"]].equals(pd.read_csv("pets.csv")[["x", "z"]])

@@ -140,8 +140,9 @@ class Audit:
 
         A model at chance level (`at_chance`) fixes none.
         """
-        fix = (self.issues.p_wrong > above) & (not self.at_chance)
-        label = self.issues.predicted_label.where(fix, self.issues.given_label)
+        sure = (self.issues.p_wrong > above) & (not self.at_chance)
+        label = self.issues.predicted_label.where(sure, self.issues.given_label)
+        fix = label != self.issues.given_label
         columns = {"index": self.issues["index"], "label": label, "fixed": fix}
         return self._with_paths(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
 

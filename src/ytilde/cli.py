@@ -443,7 +443,9 @@ def _load(run: Path) -> tuple[Classifier, dict[str, Any]]:
                 f"{run} is unfinished, it has no model yet; go on with it by the command that "
                 "started it and --resume"
             )
-        return Classifier.load(run / "model.safetensors"), config
+        clf = Classifier.load(run / "model.safetensors")
+        clf.encoder = _from_start(clf.encoder, config)
+        return clf, config
     return Classifier.load(run), {}
 
 
@@ -548,8 +550,8 @@ def _say_relabel(config: dict[str, Any], labels: Path) -> None:
     source = Path(str(_from_start(config["source"], config)))
     if source.suffix.lower() in readers.TABLES and not config["noise"]:
         label = f" --label {quote(config['label'])}" if config["label"] else ""
-        fixed = source.with_stem(f"{source.stem}-fixed").name
-        words = f"{quote(str(source))} {quote(str(labels))}{label} --out {quote(fixed)}"
+        fixed = source.with_stem(f"{source.stem}-fixed")  # beside it: image paths may be relative
+        words = f"{quote(str(source))} {quote(str(labels))}{label} --out {quote(str(fixed))}"
         out.print(f"next: ytilde relabel {words}")
 
 
@@ -567,7 +569,7 @@ def _run_data(run: Path, config: dict[str, Any]) -> readers.Source:
     return dataclasses.replace(found, data=data)
 
 
-def _from_start(path: str | None, config: dict[str, Any]) -> str | None:
+def _from_start(path: Any, config: dict[str, Any]) -> str | None:
     """A path of a run that is not here, as it was seen from where the run was started."""
     there = Path(config.get("started_in", ".")) / (path or "")
     return path if path is None or Path(path).exists() or not there.exists() else str(there)

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .augment import two_views
+from .augment import make_augment, two_views
 from .checkpoint import locked
-from .data import IGNORE, BadInput, Batch, Data, Spec, Step, unknown
+from .data import IGNORE, BadInput, Batch, Data, Spec, Step, check_ranges, unknown
 from .encoder import Encoder
 from .engine import RandomState, Recipe, Record, Trainer
 
@@ -61,6 +61,10 @@ class Settings:
     augment: str = "auto"  # see augment.make_augment; auto: by the kind of input
     seed: int = 0
     probe: int = 10  # how many times the probes look at the features on the way
+
+    def __post_init__(self) -> None:
+        ranges = "epochs >= 1, batch_size >= 2, lr >= 0, temperature > 0, width >= 1, probe >= 0"
+        check_ranges("simclr", dataclasses.asdict(self), ranges)
 
     @classmethod
     def parse(cls, text: str) -> Settings:
@@ -147,6 +151,7 @@ def simclr(
     folder: where the stage leaves its checkpoints and its result; what is there is gone on with.
     Of processes that want the same encoder one makes it, and the others wait for it.
     """
+    make_augment(settings.recipe(data.shape, recipe).augment, data.shape)  # refused before a folder
     if folder is None:
         return _simclr(spec, data, settings, recipe, None, on_record)
     done = folder / "encoder.safetensors"

@@ -600,6 +600,10 @@ class _Stage:
     def epoch(self, epoch: int) -> float:
         """One pass over the rows; returns the mean loss. The host waits once, at the end."""
         self.trainer.method.train()
+        if self.recipe.pretrained_lr == 0:  # the statistics of normalising layers stay too
+            for part in self.trainer.method.modules():
+                if any(map(is_pretrained, part.parameters(recurse=False))):
+                    part.eval()
         self._set_rates(epoch)
         self.step_info.epoch.fill_(epoch)
         for counter, value in ((self.total, 0.0), (self.done, 0.0), (self.first_bad, math.inf)):

@@ -424,6 +424,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         fields = _fields(method, data.num_classes) if isinstance(method, Method) else {}
         settings = self.get_params(deep=False) | {"method": [self._method_name(), fields]}
         encoder = {} if self.encoder is None else Encoder.load(self.encoder).weights
+        settings |= {"encoder": None}
         weights = network.state_dict() if isinstance(network, nn.Module) else {}
         return hash_of([fingerprint(data), folds, repr(settings), encoder, weights])
 

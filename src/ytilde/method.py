@@ -19,7 +19,7 @@ from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
 from .contrastive import Settings, simclr
 from .data import IGNORE, BadInput, Batch, Data, Spec, Step, check_ranges, unknown
-from .encoder import Encoder, mark_pretrained
+from .encoder import Encoder, is_pretrained, mark_pretrained
 from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
 from .heads import Head, Softmax, Upsampled
 from .losses import mean
@@ -364,6 +364,11 @@ def fit_method(
     spec = make_spec(train, backbone, recipe, encoder)
     with RandomState(recipe.seed_of("init"), torch.device("cpu"))():
         method.build(spec)
+    if recipe.pretrained_lr != 1 and not any(map(is_pretrained, method.parameters())):
+        raise BadInput(
+            "pretrained_lr is for weights that come pre-trained, and none do; give an encoder "
+            "(--encoder FILE), or leave it out"
+        )
     trainer = Trainer(
         method,
         recipe,

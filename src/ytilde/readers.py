@@ -300,7 +300,7 @@ def _sentence(text: str) -> str:
 def _sorted_classes(found: Iterable[str]) -> list[str]:
     found = list(found)
     try:
-        return sorted(found, key=int)
+        return sorted(found, key=lambda name: (int(name), name))  # 1 and 01 are two classes
     except ValueError:
         return sorted(found)
 
@@ -485,17 +485,14 @@ def _read_table(path: Path, options: _Options) -> pd.DataFrame:
         raise BadInput(f"{path} cannot be read as a table ({reason}).") from error
 
 
-def read_as_it_stands(path: Path, label: str | None) -> tuple[pd.DataFrame, str, str | None]:
-    """A table with its values as they are written, its label column, and a text's separator."""
+def label_column(path: Path, label: str | None) -> tuple[list[Any], str, int, str | None]:
+    """A table's labels as they stand, their column and its place, and what separates a text's."""
     options = _Options(label=label, labelled=True)
-    frame = _read_table(path, options)  # refuses what is no table
+    frame = _read_table(path, options)
     column, _ = _label_columns(list(frame.columns), options, str(path))
     assert column is not None
-    if path.suffix.lower() == ".parquet":
-        return frame, column, None
-    separator = _separator(path)
-    text = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, index_col=False)
-    return text, column, separator
+    separator = None if path.suffix.lower() == ".parquet" else _separator(path)
+    return list(frame[column]), column, list(frame.columns).index(column), separator
 
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -522,6 +519,10 @@ def _read_csv(path: Path, options: _Options) -> pd.DataFrame:
         frame = pd.read_csv(path, sep=separator, index_col=False)
     # Labels are read again as they stand, so that a class called NA or 007 keeps its name.
     labels = [c for c in _label_columns(list(frame.columns), options, str(path)) if c is not None]
+    header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, index_col=False)
+    for name in labels:  # pandas calls the second label.1, and a copy of the label is no feature
+        if (header.iloc[0] == name).sum() > 1:
+            raise BadInput(f"{path} has several columns called {name!r}; rename or remove one.")
     raw = pd.read_csv(path, sep=separator, usecols=labels, dtype=str, keep_default_na=False)
     decimals = _decimal_commas(frame, labels) if separator != "," else []
     frame[labels] = raw[labels]
@@ -551,7 +552,9 @@ def _label_columns(
         columns = [c for c in columns if str(c) not in schema.columns]
     label = options.label or (schema.label if schema else None)
     clean = options.clean_label or (schema.clean_label if schema else None)
-    found = label or next((c for c in ("label", "y") if c in columns), None)
+    if label and label == clean:
+        raise BadInput(f"{label!r} cannot be both the label and the clean label; name another one")
+    found = label or next((c for c in ("label", "y") if c in columns and c != clean), None)
     if options.labelled and (found is None or found not in columns):
         raise _no_column(found or "label", "label", columns, what)
     if clean not in columns and schema:
@@ -564,7 +567,7 @@ def _label_columns(
 
 
 def _no_column(name: str, kind: str, columns: Sequence[Any], what: str) -> BadInput:
-    listed = [str(column) for column in columns]
+    listed = [str(c) if str(c) == str(c).strip() else repr(c) for c in columns]
     near = difflib.get_close_matches(name, listed, 3)
     shown = ", ".join(near) if near and len(listed) > 20 else few(listed, 20)
     how = "; name the right one with --label (label=)" if kind == "label" else ""
