@@ -95,7 +95,7 @@ def _write_text(
 ) -> None:
     """The same characters, but for the fields that change: marks, quotes, ends of lines stay."""
     text = source.read_bytes().decode()
-    records = [spans for spans in _records(text, separator) if _said(text, spans)]
+    records = [spans for spans in _records(text, separator) if _holds_something(text, spans)]
     fields = [spans[position] for spans in records[1:] if len(spans) > position]
     if [_unquoted(text[slice(*span)]) for span in fields] != values:
         raise BadInput(f"{source} is written in an unusual way; save it again as plain csv.")
@@ -127,7 +127,7 @@ def _records(text: str, separator: str) -> Iterator[list[tuple[int, int]]]:
         yield [*spans, (at, at)]
 
 
-def _said(text: str, spans: list[tuple[int, int]]) -> bool:
+def _holds_something(text: str, spans: list[tuple[int, int]]) -> bool:
     """Readers pass over empty lines."""
     return len(spans) > 1 or bool(text[slice(*spans[0])].strip())
 
