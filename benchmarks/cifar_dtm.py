@@ -7,7 +7,8 @@ then every row below with classifiers of 60 epochs, under one recipe (LRA: its o
 rows start their network from the same encoder as DTM does: what they gain is pre-training's. One
 JSON line a run; what is there is not run again, and a command that was stopped or ran out of
 --minutes goes on. The work folder keeps the encoder, its features in half precision and
-unfinished runs.
+unfinished runs. --features takes those features in place of the images: every row is then a linear
+head on a frozen encoder (no augmentation), which a CPU trains in a minute.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ytilde import bench
@@ -42,6 +44,8 @@ ROWS: dict[str, tuple[str, dict[str, Any], bool]] = {  # method, fields, from th
     "volminnet + encoder": ("volminnet", {}, True),
     "dtm, classifier from scratch": ("dtm", {"init": "scratch"}, True),
 }
+# on features nothing is pre-trained or starts from scratch
+FROZEN = [row for row in ROWS if not any(w in row for w in ("encoder", "pretraining", "scratch"))]
 NOISES = {
     "instance40": ("cifar10", "instance:0.4,features=raw255"),
     "worst": ("cifar10n-worst", None),
@@ -65,19 +69,29 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/cifar_dtm.jsonl"))
     parser.add_argument("--work", type=Path, default=Path("runs/cifar_dtm"))
     parser.add_argument("--noise", nargs="*", default=["instance40", "worst"], choices=NOISES)
-    parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=ROWS)
+    parser.add_argument("--rows", nargs="*", choices=ROWS)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--pretrain-epochs", type=int, default=200)
     parser.add_argument("--pretrained-lr", type=float, default=1.0, help="share of the rate")
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--encoder", type=Path, help="instead of pre-training here")
+    parser.add_argument("--features", type=Path, help="features.npz of a work folder, not images")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long")
     parser.add_argument("--compile", action="store_true", help="the networks, by torch.compile")
+    parser.add_argument("--table", action="store_true", help="run nothing; --out as Markdown")
     parser.add_argument("--tiny", action="store_true", help="made images and a tiny network")
     args = parser.parse_args()
+    if args.table:
+        return print(table(lines(args.out)))
     if args.tiny:
         args.backbone, args.epochs, args.pretrain_epochs = "resnet18:width=8", 2, 1
+    if args.features:
+        args.backbone = "identity"
+    if args.rows is None:
+        args.rows = FROZEN if args.features else list(ROWS)
+    if args.features and (other := set(args.rows) - set(FROZEN)):
+        parser.error(f"on features there is no {', '.join(sorted(other))}")
     deadline = time.monotonic() + 60 * args.minutes
 
     def tick(record: Record) -> None:
@@ -88,7 +102,7 @@ def main() -> None:
 
     try:
         # rows from scratch need not wait for an encoder; no rows at all: pre-training alone
-        wanted = not args.rows or any(ROWS[row][2] for row in args.rows)
+        wanted = not args.features and any(ROWS[row][2] for row in args.rows or ["dtm"])
         encoder = get_encoder(args, tick) if wanted else None
         for seed in args.seeds:
             for noise in args.noise:
@@ -141,6 +155,7 @@ def run(
     args: argparse.Namespace, found: Encoder | None, row: str, noise: str, seed: int, tick: Any
 ) -> None:
     name, fields, from_encoder = ROWS[row]
+    from_encoder &= not args.features
     encoder = found if from_encoder else None
     key = {"row": row, "noise": noise, "seed": seed, "classifier_epochs": args.epochs}
     key |= {"backbone": args.backbone, "tiny": args.tiny}
@@ -149,10 +164,12 @@ def run(
         return
     print(key, flush=True)
     own: dict[str, Any] = {"epochs": args.epochs, "compile": args.compile, **OWN.get(row, {})}
+    if args.features:
+        own["augment"] = "none"
     recipe = replace(RECIPE, seed=seed, pretrained_lr=key["pretrained_lr"], **own)
     data, test, rate, made = noisy_data(args, noise, recipe)
     method = create(name, **fields)
-    parts = [row, noise, seed, args.epochs, key["pretrained_lr"]]
+    parts = [row, noise, seed, args.epochs, key["pretrained_lr"], args.backbone]
     folder = args.work / "-".join(map(str, parts)).replace(" ", "_")
     trainer = fit_method(
         method,
@@ -181,7 +198,43 @@ def noisy_data(
     made_of = {"data": source, "noise": text, "tests": ["cifar10"], "rows": None}
     made_of |= {"stand_in": args.tiny, "noisy_test": False}
     data, tests, rate, made = bench.prepare(made_of, recipe, None)
-    return data, tests["test_"], rate, made
+    test = tests["test_"]
+    if args.features:  # the labels, wrong ones included, are those of the runs on images
+        with np.load(args.features) as arrays:
+            h = {name: torch.from_numpy(arrays[name]).float() for name in ("train", "test")}
+        data, test = replace(data, x=h["train"]), replace(test, x=h["test"])
+    return data, test, rate, made
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """Test accuracy: mean of the last ten epochs, (chosen by noisy validation), [number of seeds].
+
+    One sd (ddof 1) behind each mean of several seeds.
+    """
+    cells: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
+    for run in runs:
+        if "row" in run and not run["tiny"]:
+            frozen, share = run["backbone"] == "identity", run["pretrained_lr"]
+            part = "frozen, linear head" if frozen else f"{share:g}" if run["from_encoder"] else ""
+            cells.setdefault((part, run["row"]), {}).setdefault(run["noise"], []).append(run)
+
+    def shown(runs: list[dict[str, Any]]) -> str:
+        if not runs:
+            return ""
+        texts = []
+        for protocol in ("mean_of_last_ten", "chosen"):
+            values = [100 * run[protocol]["test_accuracy"] for run in runs]
+            sd = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+            texts.append(f"{np.mean(values):.1f}{sd}")
+        return f"{texts[0]} ({texts[1]}) [{len(runs)}]"
+
+    noises = sorted({noise for cell in cells.values() for noise in cell})
+    head = ["encoder's rate", "", *noises]
+    text = [head, ["---"] * len(head)]
+    order = {row: number for number, row in enumerate(ROWS)}
+    for part, row in sorted(cells, key=lambda key: (key[0], order[key[1]])):
+        text.append([part, row, *(shown(cells[part, row].get(noise, [])) for noise in noises)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in text)
 
 
 def about() -> dict[str, Any]:
