@@ -367,6 +367,24 @@ def test_a_fit_without_test_data_says_what_it_did(table, tmp_path):
         assert f"{text}\n" in told
 
 
+@pytest.mark.parametrize("keep", ["best", "best_nll"])
+def test_a_fit_says_which_epoch_it_keeps(table, tmp_path, keep):
+    """The saved model predicts as well as that epoch did, and the lines say which it is."""
+    words = ["fit", table / "train.csv", "--test", table / "test.csv", "--method", "ce"]
+    words += ["--epochs", "6", "--lr", "0.3", "--val", "0.3", "--keep", keep, "--out", tmp_path]
+    told = ytilde(*words, "--force").stdout
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    best = {"best": lambda r: r["val_accuracy"], "best_nll": lambda r: -r["val_nll"]}[keep]
+    kept = max(records, key=best)
+    assert summary["kept_epoch"] == kept["epoch"] and summary["kept"] == kept["test_accuracy"]
+    assert f" in epoch {kept['epoch']}, which is kept\n" in told
+    assert f"the saved model (epoch {kept['epoch']})" in told
+    test = pd.read_csv(table / "test.csv")
+    found = Classifier.load(tmp_path / "model.safetensors").predict(test.drop(columns="label"))
+    assert (found == test["label"]).mean() == pytest.approx(kept["test_accuracy"])
+
+
 def test_a_log_shows_how_far_a_fit_and_an_audit_are(table, tmp_path):
     words = ["fit", table / "train.csv", "--epochs", "20", *FAST[2:], "--out", tmp_path / "r"]
     lines = ytilde(*words).stdout.splitlines()

@@ -329,6 +329,14 @@ def test_default_recipes_fit_the_kind_of_data():
     assert default_recipe((3, 32, 32), 50_000, epochs=7).epochs == 7
 
 
+def test_a_hundred_held_out_labels_choose_the_epoch():
+    assert default_recipe((20,), 1000, val=0.1).keep == "best"
+    assert default_recipe((20,), 990, val=0.1).keep == "last"
+    assert default_recipe((20,), 1000, val=0.0).keep == "last"
+    assert default_recipe((20,), 1000, val=0.1, keep="last").keep == "last"
+    assert default_recipe((20,), 100, val=0.1, keep="best_nll").keep == "best_nll"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

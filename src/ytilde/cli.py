@@ -187,7 +187,8 @@ def fit(
         for note in trainer.notes if trainer else []:
             out.print(f"note: {note}")
         clf.save(folder / "model.safetensors")
-        summary = summarise(clf.history_) | {"backbone": str(clf._backbone_)}
+        keep = recipe.keep if trainer else "last"  # what Ctrl-C leaves
+        summary = summarise(clf.history_, keep) | {"backbone": str(clf._backbone_)}
         if corrupted.y.dim() == 1:
             lost = unreadable(data.x).numpy()
             found = dataclasses.replace(found, data=corrupted)
@@ -260,12 +261,24 @@ def _with_truth(data: Data) -> Data:
     return _TRUTH[id(data)][1]
 
 
-def summarise(history: list[Record]) -> dict[str, Any]:
-    """The protocols side by side: last epoch, chosen by noisy validation, mean of the last ten."""
+def summarise(history: list[Record], keep: str = "last") -> dict[str, Any]:
+    """The protocols side by side: last epoch, chosen by noisy validation, mean of the last ten.
+
+    keep: which epoch of the last stage is the saved model, as in the recipe.
+    """
     seconds = round(sum(record["seconds"] for record in history), 2)
     summary: dict[str, Any] = {"epochs": len(history), "seconds": seconds}
-    if history and "val_accuracy" in history[-1]:
-        summary["val_accuracy"] = history[-1]["val_accuracy"]
+    if not history:
+        return summary
+    stage = [record for record in history if record.get("stage") == history[-1].get("stage")]
+    chosen = kept = stage[-1]
+    if "val_accuracy" in kept:
+        chosen = max(stage, key=lambda record: record["val_accuracy"])
+        if keep != "last":
+            lowest = min(stage, key=lambda record: record["val_nll"])
+            kept = chosen if keep == "best" else lowest
+            summary["kept_epoch"] = kept["epoch"]
+        summary["val_accuracy"] = kept["val_accuracy"]
     epochs = [record for record in history if "test_accuracy" in record]
     if not epochs:
         return summary
@@ -278,8 +291,9 @@ def summarise(history: list[Record]) -> dict[str, Any]:
     if "test_miou" in epochs[-1]:
         summary["miou"] = epochs[-1]["test_miou"]
     if "val_accuracy" in epochs[-1]:
-        chosen = max(epochs, key=lambda record: record["val_accuracy"])
         summary |= {"chosen": chosen["test_accuracy"], "chosen_epoch": chosen["epoch"]}
+        if keep != "last":
+            summary["kept"] = kept["test_accuracy"]
     return summary
 
 
@@ -302,6 +316,8 @@ def _what_was_done(method: str, rows: int, summary: dict[str, Any]) -> str:
     text += f"{plural(summary['epochs'], 'epoch')} in {summary['seconds']:.1f} s"
     if "val_accuracy" in summary:
         text += f", noisy validation accuracy {100 * summary['val_accuracy']:.2f} %"
+    if "kept_epoch" in summary:
+        text += f" in epoch {summary['kept_epoch']}, which is kept"
     return text
 
 
@@ -313,6 +329,7 @@ def _print_summary(summary: dict[str, Any], data: Data, told: dict[str, Any], fo
         "last": "last epoch",
         "chosen": f"chosen by noisy validation (epoch {summary.get('chosen_epoch')})",
         "mean_of_last_ten": "mean of the last ten epochs",
+        "kept": f"the saved model (epoch {summary.get('kept_epoch')})",
         "miou": "mean IoU, last epoch",
     }
     for key, text in lines.items():
@@ -341,7 +358,7 @@ def _print_summary(summary: dict[str, Any], data: Data, told: dict[str, Any], fo
 
 def _at_chance(summary: dict[str, Any], data: Data) -> bool:
     """Is the accuracy, of the test or else the noisy validation, that of the largest class?"""
-    accuracy = summary.get("last", summary.get("val_accuracy"))
+    accuracy = summary.get("kept", summary.get("last", summary.get("val_accuracy")))
     if accuracy is None or data.y.dim() > 1:
         return False
     known = data.y[data.y != IGNORE]
@@ -788,7 +805,7 @@ def methods(name: Annotated[str | None, typer.Argument()] = None) -> None:
         _print_fields(Recipe, {})
         chosen = ", ".join(name.replace("_", "-") for name in _chosen_by_data())
         out.print(f"These are not what every `fit` takes: it chooses {chosen}")
-        out.print("by the kind of data where they are not given; a run's config.json says which.")
+        out.print("by the data where they are not given; a run's config.json says which.")
         return
     entry = lookup(name)
     out.print(inspect.getdoc(sys.modules[entry.cls.__module__]) or "")
@@ -815,7 +832,8 @@ def _chosen_by_data() -> list[str]:
     kinds: tuple[tuple[tuple[int, ...], bool], ...] = (
         ((8,), False), ((3, 32, 32), False), ((3, 224, 224), False), ((3, 224, 224), True),
     )  # fmt: skip
-    recipes = [Recipe(), *(default_recipe(shape, 1000, pixels) for shape, pixels in kinds)]
+    recipes = [default_recipe(shape, n, pixels) for shape, pixels in kinds for n in (500, 50_000)]
+    recipes.append(Recipe())
     names = [field.name for field in dataclasses.fields(Recipe)]
     return [name for name in names if len({getattr(r, name) for r in recipes}) > 1]
 

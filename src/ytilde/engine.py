@@ -114,10 +114,14 @@ CHOICES = {
 }
 
 
+ENOUGH_TO_CHOOSE = 100  # held-out labels; fewer choose an epoch by luck (docs/decisions/0012)
+
+
 def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: Any) -> Recipe:
     """A sensible recipe for tables, features, small and large images, and pixel labels.
 
-    Epochs are chosen so that small data sets get enough steps; `own` replaces any field.
+    Epochs are chosen so that small data sets get enough steps. With enough held-out labels noisy
+    validation chooses the epoch that is kept. `own` replaces any field.
     """
     own = {name: value for name, value in own.items() if value is not None}
     if len(shape) == 1:
@@ -134,6 +138,8 @@ def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: An
         base = Recipe(lr=0.02, weight_decay=5e-4, batch_size=64, augment="crop+flip")
         steps, most = 10000, 40
     recipe = replace(base, **own)
+    if "keep" not in own and recipe.val * n >= ENOUGH_TO_CHOOSE:
+        recipe = replace(recipe, keep="best")
     per_epoch = max(1, n // recipe.batch_size)
     epochs = max(10, min(most, steps // per_epoch))
     return recipe if "epochs" in own else replace(recipe, epochs=epochs)

@@ -76,7 +76,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         ema: float = 0.0,
         clip: float = 0.0,
         val: float = 0.0,
-        keep: str = "last",
+        keep: str | None = None,
         patience: int = 0,
         balance: bool = False,
         random_state: int | np.random.RandomState | None = 0,
