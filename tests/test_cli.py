@@ -20,6 +20,7 @@ from PIL import Image
 from sklearn.datasets import make_blobs
 
 from ytilde import Classifier, bench_cli, cli
+from ytilde.data import BadInput
 from ytilde.engine import Diverged
 from ytilde.runs import Run
 
@@ -631,6 +632,55 @@ def test_pretraining_without_labels_does_not_advise_to_fit_the_same(tmp_path):
     assert f"next: ytilde fit {tmp_path / 'd2'} --encoder {tmp_path / 'e'}\n" in told
     told = ytilde("pretrain", data / "a", *words, tmp_path / "e").stdout
     assert f"next: ytilde fit LABELLED_DATA --encoder {tmp_path / 'e'}\n" in told
+
+
+def test_an_encoder_that_changed_is_noticed(table, tmp_path):
+    """Going on, or auditing, with another one would mix the two."""
+    words = ["pretrain", table / "train.csv", "--epochs", "1", "--batch-size", "32"]
+    words += ["--backbone", "mlp:width=16,depth=1", "--out", tmp_path / "e"]
+    ytilde(*words)
+    fit = ["fit", table / "train.csv", *FAST, "--encoder", tmp_path / "e", "--out", tmp_path / "r"]
+    ytilde(*fit)
+    ytilde(*fit, "--resume")
+    ytilde(*words, "--seed", "1")
+    refused(*fit, "--resume", match="content of the encoder")
+    refused("audit", tmp_path / "r", match="has changed since")
+    ytilde("predict", tmp_path / "r", table / "new.csv", "--out", tmp_path / "p.csv")
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, BadInput("no")], ids=("stop", "refusal"))
+def test_a_pretraining_that_ends_early_tells_how_to_go_on(table, tmp_path, monkeypatch, stop):
+    def ends(data, backbone, recipe, text, folder, show):
+        folder.mkdir()
+        raise stop
+
+    monkeypatch.setattr(cli, "pretrained", ends)
+    done = ytilde("pretrain", table / "train.csv", "--out", tmp_path / "e", check=False)
+    if stop is KeyboardInterrupt:
+        assert done.returncode == 130 and "the same command goes on" in done.stdout
+        assert (tmp_path / ".e.work").exists()
+    else:
+        assert done.returncode == 2 and not list(tmp_path.iterdir())
+
+
+def test_pretraining_says_when_it_reads_no_labels(table, tmp_path):
+    frame = pd.read_csv(table / "train.csv")
+    frame["label"] = frame["label"].astype("category").cat.codes
+    frame.rename(columns={"label": "target"}).to_csv(tmp_path / "t.csv", index=False)
+    words = ["pretrain", tmp_path / "t.csv", "--epochs", "1", "--batch-size", "32"]
+    told = ytilde(*words, "--out", tmp_path / "e").stdout
+    assert "note: read without labels, so no feature may be one: There is no label column" in told
+    told = ytilde(*words, "--label", "target", "--out", tmp_path / "e").stdout
+    assert "read without labels" not in told
+
+
+def test_an_interrupted_fit_tells_how_to_go_on(table, tmp_path, monkeypatch):
+    def ends(self, *_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Classifier, "fit_data", ends)
+    done = ytilde("fit", table / "train.csv", *FAST, "--out", tmp_path / "r", check=False)
+    assert done.returncode == 130 and "no model yet: the same command with --resume" in done.stdout
 
 
 def test_a_report_without_results_says_why(tmp_path, monkeypatch):

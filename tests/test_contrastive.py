@@ -287,7 +287,7 @@ def test_at_rate_0_nothing_of_an_encoder_moves():
         fit_method(method, data, replace(plain, pretrained_lr=share), encoder=found)
         now = method.net.backbone.state_dict()
         assert all(torch.equal(now[k], found.weights[k]) for k in now) == (share == 0)
-    with pytest.raises(BadInput, match=r"none do; give an encoder"):
+    with pytest.raises(BadInput, match="none are; start from an encoder"):
         fit_method(create("ce"), data, replace(plain, pretrained_lr=0.1), backbone=BACKBONE)
 
 
@@ -301,6 +301,47 @@ def test_a_refused_pretraining_leaves_nothing(tmp_path):
     with pytest.raises(BadInput, match="nonsense"):
         pretrained(blobs(), BACKBONE, RECIPE, "simclr:augment=nonsense", tmp_path / "work")
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("dtm", {"denoiser": "zork"}), ("dtm", {"without": "zork"}), ("dtm", {"predict": "zork"}),
+     ("lra", {"init": "zork"}), ("lra", {"k": 400}), ("lra", {"sample_steps": 5000})],
+)  # fmt: skip
+def test_a_wrong_field_is_refused_before_pretraining(name, field, tmp_path, monkeypatch):
+    monkeypatch.setattr("ytilde.method.pretrained", lambda *_: pytest.fail("pre-training began"))
+    with pytest.raises(BadInput):
+        fit_method(create(name, **field), pictures(), RECIPE, backbone="lenet5", folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rate_for_weights_that_are_not_trained_is_refused(encoder):
+    """DTM's features are the encoder's, and stay; its classifier starts from scratch here."""
+    own = {"backbone": BACKBONE, "encoder": encoder}
+    method = create("dtm", features="encoder", init="scratch")
+    with pytest.raises(BadInput, match="pretrained_lr"):
+        fit_method(method, blobs(), replace(RECIPE, pretrained_lr=0.5), **own)
+
+
+@pytest.mark.parametrize("name", ["dtm", "lra", "ce"])
+def test_pixels_are_not_pretrained_on(name, tmp_path):
+    data = pictures(6)
+    data = replace(data, y=(data.x[:, 0] > 127).long(), num_classes=2)
+    wanted = "simclr:epochs=1" if name == "ce" else None
+    with pytest.raises(BadInput, match="labels of pixels"):
+        fit_method(create(name), data, RECIPE, backbone="unet:width=4,depth=1", pretrain=wanted)
+
+
+def test_the_build_before_pretraining_changes_no_result(tmp_path, monkeypatch):
+    recipe = replace(RECIPE, epochs=1)
+    found = []
+    for patch in (False, True):
+        if patch:
+            monkeypatch.setattr("ytilde.method._rehearse", lambda *_: None)
+        method = create("lra", k=3, pretrain_epochs=1)
+        fit_method(method, pictures(40), recipe, backbone="lenet5")
+        found.append(method.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(*(f.values() for f in found), strict=True))
 
 
 def test_what_does_not_fit_is_refused(encoder, tmp_path):

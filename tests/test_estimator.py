@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -117,6 +118,36 @@ def test_interrupt_keeps_the_model(monkeypatch):
         clf = Classifier("ce", epochs=50, batch_size=50, **SMALL).fit(x, y)
     assert len(clf.history_) == 3
     assert clf.predict(x).shape == (200,)
+
+
+def test_an_interrupt_before_a_classifier_keeps_nothing(monkeypatch):
+    """DTM's first stages learn matrices; its classifier is then as it was drawn."""
+    x, y = make_blobs(200, random_state=0)
+
+    def common_loss(self, batch, step):
+        if step.epoch >= 2:
+            raise KeyboardInterrupt
+        return original(self, batch, step)
+
+    original = type(create("dtm")).common_loss
+    monkeypatch.setattr(type(create("dtm")), "common_loss", common_loss)
+    clf = Classifier("dtm", epochs=50, batch_size=50, **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        clf.fit(x, y)
+    assert {line["stage"] for line in clf.history_} == {"common"}
+
+
+def test_a_model_needs_no_file_of_weights(tmp_path):
+    x, y = make_blobs(90, random_state=0)
+    first = Classifier("ce", "mlp:width=8,depth=1", epochs=1, device="cpu").fit(x, y)
+    weights = tmp_path / "start.safetensors"
+    save_file(first.method_.net.backbone.state_dict(), weights)
+    spec = f"mlp:width=8,weights={weights},depth=1"
+    clf = Classifier("ce", spec, epochs=2, device="cpu").fit(x, y)
+    clf.save(tmp_path / "model")
+    weights.unlink()
+    found = Classifier.load(tmp_path / "model")
+    assert (found.predict_proba(x) == clf.predict_proba(x)).all()
 
 
 def test_pixels():

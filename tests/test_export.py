@@ -29,8 +29,8 @@ def run(clf, x, path):
 
 @pytest.mark.parametrize(
     "method",
-    [create("ce"), create("ln"), create("het_tau_full", eval_samples=150)],
-    ids=("ce", "ln", "het"),
+    [create("ce"), create("ln"), create("het_tau_full", eval_samples=150), create("lra", k=3)],
+    ids=("ce", "ln", "het", "lra"),
 )
 def test_same_answers_on_1000_inputs(method, tmp_path):
     data = load("digits")

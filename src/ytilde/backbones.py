@@ -177,6 +177,15 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     mark_pretrained(module)
 
 
+def without_weights(backbone: Any) -> Any:
+    """The spec without its `weights=FILE`, for networks that are filled otherwise."""
+    if not isinstance(backbone, str):
+        return backbone
+    name, _, text = backbone.partition(":")
+    kept = [item for item in text.split(",") if item.partition("=")[0].strip() != "weights"]
+    return f"{name}:{','.join(kept)}" if any(kept) else name
+
+
 def _parse(spec: str) -> tuple[str, dict[str, Any]]:
     name, _, text = spec.partition(":")
     options = {}

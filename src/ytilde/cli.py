@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
 import json
 import os
@@ -153,6 +154,7 @@ def fit(
         "test": test, "noise": noise_text, "method": method, "fields": fields,
         "backbone": backbone, "recipe": dataclasses.asdict(recipe),
         "encoder": str(encoder) if encoder else None, "pretrain": pretrain,
+        "content of the encoder": _file_digest(encoder),
         "fingerprint": found.fingerprint, "schema": dataclasses.asdict(found.schema),
         "classes": list(names or ()), "versions": versions(), "realised_noise": told,
         "started_in": str(Path.cwd()),
@@ -172,15 +174,19 @@ def fit(
                 bar.show(record)
 
             of_table = found.schema.columns or found.schema.image_column
-            trainer = clf.fit_data(
-                corrupted,
-                recipe=recipe,
-                schema=found.schema if of_table else None,
-                folder=folder,
-                resume=resume,
-                monitor=monitor,
-                on_record=on_record,
-            )
+            try:
+                trainer = clf.fit_data(
+                    corrupted,
+                    recipe=recipe,
+                    schema=found.schema if of_table else None,
+                    folder=folder,
+                    resume=resume,
+                    monitor=monitor,
+                    on_record=on_record,
+                )
+            except KeyboardInterrupt:
+                out.print("interrupted, and no model yet: the same command with --resume goes on")
+                raise typer.Exit(130) from None
         if auto:
             count, name = len({line["method"] for line in clf.race_}), clf.method_.name
             out.print(f"note: {name} chosen from {count} methods by noisy validation accuracy")
@@ -198,7 +204,13 @@ def fit(
     out.print(_what_was_done(clf.method_.name, len(corrupted), summary))
     _print_summary(summary, corrupted, told, folder)
     if trainer is None:
+        out.print("interrupted: the same command with --resume goes on")
         raise typer.Exit(130)
+
+
+def _file_digest(path: Path | None) -> str | None:
+    """Of what is in the file, so that a run does not go on with another; None: there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path and path.is_file() else None
 
 
 def _class_sizes(data: Data) -> str:
@@ -397,14 +409,23 @@ def pretrain(
     read = {"image_column": image_column, "clean_label": clean_label, "drop": drop}
     try:
         data = _read(source, data_root, label=label, **read).data
-    except BadInput:
+    except BadInput as error:
         if label:
             raise
         data = _read(source, data_root, labelled=False, **read).data
-    signal.signal(signal.SIGTERM, _terminated)
+        out.print(f"note: read without labels, so no feature may be one: {error}")
     work = out_file.parent / f".{out_file.name}.work"
-    with _Bar() as bar:
-        made = pretrained(data, backbone, recipe, text, work, bar.show)
+    new = not work.exists()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_stopped("stopped by SIGTERM", 143)))
+    try:
+        with _Bar() as bar:
+            made = pretrained(data, backbone, recipe, text, work, bar.show)
+    except KeyboardInterrupt:
+        raise typer.Exit(_stopped("interrupted", 130)) from None
+    except BadInput:
+        if new:
+            shutil.rmtree(work, ignore_errors=True)
+        raise
     made.save(out_file)
     shutil.rmtree(work, ignore_errors=True)
     for name in PROBES:
@@ -530,6 +551,7 @@ def audit(
     with _Bar() as bar:
         clf, config = _load(run)
         found = _run_data(run, config)
+        _check_encoder(run, clf.encoder, config)
         keep = run / "audit.safetensors" if run.is_dir() else None
         result = clf.audit_data(found.data, folds=folds, on_record=bar.show, keep=keep)
     history = Run.history(run)
@@ -584,6 +606,12 @@ def _run_data(run: Path, config: dict[str, Any]) -> readers.Source:
         raise BadInput(f"{config['source']} has changed since {run} was trained; fit it again")
     data, _ = _corrupt(found.data, config["noise"], Recipe(**config["recipe"]))
     return dataclasses.replace(found, data=data)
+
+
+def _check_encoder(run: Path, encoder: Any, config: dict[str, Any]) -> None:
+    now, then = _file_digest(encoder and Path(encoder)), config.get("content of the encoder")
+    if now and then and now != then:
+        raise BadInput(f"{encoder} has changed since {run} was trained; fit it again")
 
 
 def _from_start(path: Any, config: dict[str, Any]) -> str | None:
@@ -917,6 +945,11 @@ def _free_folder(root: Path, stem: str) -> Path:
     while (root / f"{stem}-{number}").exists():
         number += 1
     return root / f"{stem}-{number}"
+
+
+def _stopped(how: str, code: int) -> int:
+    out.print(f"{how}; the same command goes on from the last checkpoint (one in 30 s)")
+    return code
 
 
 def _terminated(*_: Any) -> None:

@@ -183,7 +183,10 @@ class Diffusion(nn.Module):
         noise: `draws(n)`, the same for every row, in place of the generator's; a row's result then
         depends on no other row, and a step that samples can be captured.
         """
-        rows, features = len(features), features.repeat_interleave(n, 0)
+        rows, features = (
+            features.shape[0],
+            features.repeat_interleave(n, 0),
+        )  # len() fixes an export
         shape = (rows * n, *self.shape)
 
         def draw(k: int) -> Tensor:
@@ -195,7 +198,7 @@ class Diffusion(nn.Module):
 
         w = self._start(draw(0)) if self.start != "zero" else self.shift.new_zeros(shape)
         for k, (now, then) in enumerate(itertools.pairwise(self.schedule.path(steps)), 1):
-            m, s = (torch.full((len(w),), i, device=w.device) for i in (now, then))
+            m, s = (torch.full((w.shape[0],), i, device=w.device) for i in (now, then))
             w0 = self.schedule.to_x0(self._denoise(w, features, m), w, m, self.predict)
             w0 = w0.clamp(self.mean - self.clip * self.std, self.mean + self.clip * self.std)
             w = self.schedule.step(w0, w, m, s, eta, draw(k) if eta else torch.zeros_like(w))

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from . import checkpoint, parallel
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
+from .backbones import without_weights
 from .data import IGNORE, BadInput, Batch, Data, Rows, few, plural
 from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe, hash_of
@@ -176,8 +177,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 trainer = fit_method(self.method_, data, recipe, **options)
             self.history_ = trainer.history
         except KeyboardInterrupt:
-            if not hasattr(self.method_, "spec") or not self.history_:
-                raise  # nothing to keep
+            stages = {line["stage"] for line in self.history_} - set(self.method_.helper_stages)
+            if not hasattr(self.method_, "spec") or not stages:
+                raise  # nothing to keep: no classifier has been trained
             warnings.warn("fit was interrupted: the model of the last whole epoch is kept")
         self.interrupted_ = trainer is None
         self.method_.eval()
@@ -550,7 +552,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.history_, self.interrupted_ = [], False
         self._class_transition_ = tensors.pop("transition")
         self.method_ = self._new_method()
-        spec = make_spec(blank.rows(torch.arange(1)), self._backbone_, self.recipe_)
+        network = without_weights(self._backbone_)  # the file has them all
+        spec = make_spec(blank.rows(torch.arange(1)), network, self.recipe_)
         self.method_.build(replace(spec, num_train=meta["num_train"]))
         self.method_.load_state_dict({k.removeprefix("method."): v for k, v in tensors.items()})
         place(self.method_, choose_device(self.device))

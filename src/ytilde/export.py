@@ -45,6 +45,8 @@ def to_onnx(clf: Classifier, path: str | Path) -> None:
     except torch.onnx.errors.OnnxExporterError as error:
         raise BadInput(f"method {method.name} has no ONNX form ({_reason(error)})") from error
     assert program is not None
+    if isinstance(program.model.graph.inputs[0].shape[0], int):  # type: ignore[index]
+        raise BadInput(f"method {method.name} has no ONNX form for any number of rows")
     about = {"classes": clf.classes_.tolist(), **_inputs(clf)}
     program.model.metadata_props.update({key: json.dumps(value) for key, value in about.items()})
     write_atomic(Path(path), lambda temporary: program.save(str(temporary)))

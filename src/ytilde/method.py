@@ -68,6 +68,7 @@ class Method(nn.Module):
     name: ClassVar[str] = ""  # the registry's, set by `register`
     graphable: ClassVar[bool] = True  # can its step be captured as a CUDA graph?
     distributable: ClassVar[bool] = True  # can many processes train it? (same draws, same state)
+    helper_stages: ClassVar[tuple[str, ...]] = ("simclr", "rate")  # they train no classifier
     ranges: ClassVar[str] = ""  # what must hold of its own fields: "0 < q <= 1, alpha >= 0"
 
     def __new__(cls, *args: Any, **fields: Any) -> Method:
@@ -348,6 +349,8 @@ def fit_method(
     if isinstance(encoder, str | Path):
         encoder = Encoder.load(encoder)
     if wanted := None if encoder else pretrain or method.pretraining(data.shape):
+        if data.y.dim() == 1:
+            _rehearse(method, data, backbone, recipe)
         encoder = pretrained(data, backbone, recipe, wanted, folder, on_record)
     own: dict[str, Any] = {"backbone": backbone, "weights": weights, "encoder": encoder}
 
@@ -364,10 +367,11 @@ def fit_method(
     spec = make_spec(train, backbone, recipe, encoder)
     with RandomState(recipe.seed_of("init"), torch.device("cpu"))():
         method.build(spec)
-    if recipe.pretrained_lr != 1 and not any(map(is_pretrained, method.parameters())):
+    learn = (p for p in method.parameters() if p.requires_grad)
+    if recipe.pretrained_lr != 1 and not any(map(is_pretrained, learn)):
         raise BadInput(
-            "pretrained_lr is for weights that come pre-trained, and none do; give an encoder "
-            "(--encoder FILE), or leave it out"
+            "pretrained_lr is for weights that come pre-trained and are trained on, and none are; "
+            "start from an encoder (--encoder FILE), or leave it out"
         )
     trainer = Trainer(
         method,
@@ -387,6 +391,12 @@ def fit_method(
         method.fit(train, trainer)
     method.eval()
     return trainer
+
+
+def _rehearse(method: Method, data: Data, backbone: Any, recipe: Recipe) -> None:
+    """Build a copy, so that a wrong field is refused before hours of pre-training."""
+    with RandomState(recipe.seed_of("init"), torch.device("cpu"))():
+        type(method)(**method.get_params()).build(make_spec(data, backbone, recipe))
 
 
 def _check_data(data: Data) -> None:
@@ -415,6 +425,11 @@ def pretrained(
     Kept under the hash of what went into it, in the run's folder or, where $YTILDE_CACHE names
     one, in a folder that runs share: as the seed is the encoder's own, so is the encoder theirs.
     """
+    if data.y.dim() > 1:
+        raise BadInput(
+            "pre-training learns one vector a picture, and these are labels of pixels; leave it "
+            "out, and take a method that needs none"
+        )
     settings = Settings.parse(text)
     spec = make_spec(data, backbone, Recipe(seed=settings.seed))
     shared = os.environ.get(CACHE)

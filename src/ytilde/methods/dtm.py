@@ -71,6 +71,7 @@ class DTM(Method):
     samples: int = 8  # draws of W(x) that T(x) is the mean of
     resample: str = "never"  # or epoch: training rows get new draws of T(x) in every epoch
 
+    helper_stages = (*Method.helper_stages, "common", "diffusion")
     ranges = (
         "pretrain_epochs >= 1, clusters >= 1, kappa >= 0, lam >= 0, t_epochs >= 0, "
         "diffusion_epochs >= 0, steps >= 1, 0 <= eta <= 1, samples >= 1"

@@ -74,6 +74,7 @@ class LRA(Method):
             standardise=False,
             start="zero",
         )
+        self.diffusion.schedule.path(self.sample_steps)  # refuses what it cannot do
         self.retrieved: Tensor
         self.register_buffer("retrieved", torch.full((spec.num_train, 1 + self.k), IGNORE))
 
