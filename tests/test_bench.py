@@ -286,15 +286,46 @@ def test_mean_iou_of_pixel_labels(place):
     assert line["last"]["test_miou"] * 100 == measured.mean
 
 
-def test_a_line_is_added_once_and_a_cut_one_does_no_harm(tmp_path):
-    path = tmp_path / "t.jsonl"
-    path.write_text('{"hash": "a", "sta')  # what a crash may leave
+def test_a_line_is_added_once_and_a_cut_one_does_no_harm(table, tmp_path):
+    path, result = tmp_path / "t.jsonl", made(table, "CE", "0%", "full", [9.0])[0]
+    path.write_text('{"hash": "c", "status": "done", "exp')  # what a crash may leave
     for name in ("b", "b", "c"):
-        bench.append(path, {"hash": name, "status": "done"})
-    bench.append(path, {"hash": "d", "status": "failed"})
-    bench.append(path, {"hash": "d", "status": "done"})
+        bench.append(path, result | {"hash": name})
+    bench.append(path, result | {"hash": "d", "status": "failed", "error": "it broke"})
+    bench.append(path, result | {"hash": "d"})
     assert [line["hash"] for line in bench.load_results(tmp_path)] == ["b", "c", "d", "d"]
     assert set(bench.done(tmp_path)) == {"b", "c", "d"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        b"\xff\xfe", b"[1, 2]", b"null", b'{"hash": "x", "status": "done"}',
+        pytest.param(b"[" * 100_000, id="deep"),
+        {"hash": ["x"]}, {"status": ["done"]}, {"experiment": None}, {"seed": "0"},
+        {"seconds": None},
+        {"noise_rate": "0.3"}, {"device": 1}, {"commit": []}, {"inputs": None},
+        {"inputs": {"miou": True}}, {"inputs": {"noisy_test": True}}, {"inputs": {"tests": 3}},
+        {"inputs": {"tests": ["webvision", "ilsvrc12"]}},
+        {"last": None}, {"last": {}}, {"last": {"test_accuracy": None, "test_nll": 1.0}},
+        {"chosen": {}}, {"val_last": {"val_nll": 1.0}}, {"val_chosen": 3},
+        {"status": "failed"}, {"status": "failed", "error": None},
+    ],
+)  # fmt: skip
+def test_a_broken_line_is_passed_over_and_its_run_made_again(table, tmp_path, change, monkeypatch):
+    """`report` and `list` ended with a traceback."""
+    for module in (bench, bench_cli):
+        monkeypatch.setattr(module, "load_table", lambda name: table)
+    sound = made(table, "CE", "0%", "full", [9.0], val=0.5)[0]
+    text = change if isinstance(change, bytes) else json.dumps(sound | change).encode()
+    path = tmp_path / "two.jsonl"
+    path.write_bytes(text + b"\n")
+    assert bench.load_results(tmp_path) == []
+    for command in ("report", "list"):
+        told = CliRunner().invoke(bench_cli.bench_app, [command, "two", "--results", str(tmp_path)])
+        assert told.exit_code == 0, told.exception
+    bench.append(path, sound)
+    assert bench.load_results(tmp_path) == [sound]
 
 
 def test_tiny_figures_do_not_depend_on_the_threads_at_hand(place, tmp_path):
@@ -499,6 +530,20 @@ def test_optuna_proposes_from_the_grid_and_remembers(table, place):
     assert bench.tune(table, **options) == best and lines_of(place) == tried
 
 
+def test_optuna_searches_anew_for_other_results_and_another_grid(table, place, tmp_path):
+    pytest.importorskip("optuna")
+    options = {"columns": ["sym 40%"], "scale": "tiny", "trials": 1}
+    first = bench.tune(table, **options, place=place)
+    other = Place(tmp_path / "other", place.work, commit="abc")
+    assert bench.tune(table, **options, place=other) == first
+    assert figures_of(bench.load_results(other.results)) == figures_of(lines_of(place))
+    (place.results / "two.jsonl").unlink()  # as are runs that somebody removed
+    assert bench.tune(table, **options, place=place) == first
+    for tau in (0.1, 1.0):
+        best = bench.tune(table, **options, grid={"tau": [tau]}, place=place)
+        assert best == {"LN | MNIST | sym 40%": {"tau": tau}}
+
+
 def one_of_each():
     """For each method its cell of the smallest inputs; and one for each data set left out."""
     tables = map(bench.load_table, bench.list_tables())
@@ -548,7 +593,14 @@ def made(table, row, column, scale, values, fields=None, val=None):
         figures = {"test_accuracy": value / 100, "test_nll": 1.0}
         lines.append(
             {"hash": job.hash, "status": "done", "experiment": bench.experiment(job.inputs)}
-            | {"seed": seed, "scale": scale, "noise_rate": 0.36, "seconds": 7, "device": "cpu"}
+            | {
+                "inputs": job.inputs,
+                "seed": seed,
+                "scale": scale,
+                "noise_rate": 0.36,
+                "seconds": 7,
+                "device": "cpu",
+            }
             | {"commit": "abc", "last": figures, "mean_of_last_ten": figures}
             | ({} if val is None else {"val_last": {"val_accuracy": val, "val_nll": 1 - val}})
         )
@@ -651,6 +703,115 @@ def test_a_grid_is_narrowed_to_its_own_values(table):
             bench.narrowed(cell, wrong)
     words = ["tune", "digits_temperature", "--grid", "tau"]
     assert "FIELD=VALUE" in str(CliRunner().invoke(bench_cli.bench_app, words).exception)
+
+
+@pytest.fixture
+def commands(monkeypatch, tmp_path):
+    """Runs `bench` in an empty folder; its output in wide lines, or the refusal."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(bench_cli, "out", Console(highlight=False, width=200))
+
+    def call(*words):
+        told = CliRunner().invoke(bench_cli.bench_app, words)
+        if isinstance(told.exception, BadInput):
+            assert not list(Path().iterdir()), "a refusal writes nothing"
+            return f"refused: {told.exception}"
+        assert told.exit_code == 0, told.exception
+        return told.output
+
+    return call
+
+
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_an_unknown_device_is_refused(command, commands):
+    """It was a failed run, with a line in the results."""
+    words = [command, "digits_temperature", "--scale", "tiny", "--device", "zork"]
+    assert "refused: unknown device 'zork'" in commands(*words)
+    assert "refused: unknown device 'zork'" in commands(*words, "--ray")
+
+
+def test_the_gpus_of_a_cluster_are_not_looked_for_here(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert bench_cli._place("tiny", None, None, "cuda", False, ray=True).device == "cuda"
+    with pytest.raises(BadInput, match="no CUDA device"):
+        bench_cli._place("tiny", None, None, "cuda", False, ray=False)
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "dtm_t4"], ["report", "dtm_t4"]])
+def test_an_unknown_scale_is_refused(words, commands):
+    assert "refused: unknown scale 'zork'" in commands(*words, "--scale", "zork")
+
+
+def test_nothing_to_tune_is_refused(table, place, commands, monkeypatch):
+    for words in (["dtm_t4"], ["dtm_t4", "--grid", "foo=1"], ["dtm_t4", "--trials", "1"]):
+        assert "refused: there is nothing to tune" in commands("tune", *words)
+    monkeypatch.setattr(bench_cli, "list_tables", lambda: ["dtm_t4", "fashion_idn"])
+    assert "refused: there is nothing to tune" in commands("tune", "--all")
+    assert "has no foo = 1" in commands("tune", "digits_temperature", "--grid", "foo=1")
+    with pytest.raises(BadInput, match="nothing to tune"):
+        bench.tune(table, only=["CE"], place=place)
+    assert not place.results.exists()
+
+
+def serve(monkeypatch, table, lines):
+    """The commands find this table alone; in place of runs they get these lines."""
+    known = {line["hash"]: line for line in lines}
+    for module in (bench, bench_cli):
+        monkeypatch.setattr(module, "load_table", lambda name: table)
+        monkeypatch.setattr(module, "sweep", lambda jobs, **_: [known[job.hash] for job in jobs])
+    path = Path("results/two.jsonl")
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_best_is_of_the_grid_that_was_asked_for(table, commands, monkeypatch):
+    points = ((0.1, 0.2), (1.0, 0.5))
+    lines = [made(table, "LN", "0%", "full", [9.0], {"tau": t}, val)[0] for t, val in points]
+    lines += [made(table, "LN", "sym 40%", "full", [9.0], {"tau": t})[0] for t, _ in points]
+    serve(monkeypatch, table, lines)
+    told = commands("tune", "two", "--grid", "tau=0.1")
+    assert 'two: LN | MNIST | 0%: {"tau": 0.1}' in told
+    assert "two: LN | MNIST | sym 40%: no run has a figure of noisy validation" in told
+    assert 'two: LN | MNIST | 0%: {"tau": 1.0}' in commands("tune", "two")
+
+
+def test_tuned_runs_tell_what_is_not_tuned(table, commands, monkeypatch):
+    lines = made(table, "LN", "0%", "full", [9.0], {"tau": 1.0}, val=0.5)
+    for row in ("CE", "LN"):
+        for column in ("0%", "sym 40%"):
+            lines += made(table, row, column, "full", [9.0])
+    serve(monkeypatch, table, lines)
+    told = commands("run", "two", "--seeds", "1", "--tuned")
+    assert "two: not tuned, run with the table's own fields: CE (2 cells), LN (1 cell)\n" in told
+    words = ["run", "two", "--seeds", "1", "--only", "LN", "--columns", "0%", "--tuned"]
+    assert "not tuned" not in commands(*words)
+    assert "not tuned" not in commands("run", "two", "--seeds", "1")
+
+
+def test_a_name_is_unknown_only_where_no_table_has_it(commands, monkeypatch):
+    seen = []
+    monkeypatch.setattr(bench_cli, "sweep", lambda jobs, **_: seen.extend(jobs) or [])
+    monkeypatch.setattr(bench_cli, "plan", lambda table, found, *_: seen.extend(found) or [])
+    told = commands("run", "--all", "--only", "DTM", "--only", "CausalNL", "--scale", "tiny")
+    assert "dtm_t1: 0 runs" in told and "causal_nl_t1: 0 runs" in told
+    assert "logistic_normal_t1" not in told
+    assert {cell.row for cell in seen} == {"DTM", "CausalNL"}
+    assert "refused: unknown row 'DTMM'" in commands("run", "--all", "--only", "DTMM")
+    words = ["--all", "--only", "DTM", "--columns", "SVHN/heteroscedastic noise"]
+    assert "refused: no table has both" in commands("run", *words)
+
+
+def test_a_page_tells_what_it_was_made_by(commands):
+    commands("report", "dtm_t4", "--scale", "tiny", "--markdown", "t.md")
+    said = "Made by `python -m ytilde bench report dtm_t4 --scale tiny --markdown t.md` from "
+    assert said + "`runs/tiny/*.jsonl`;" in Path("t.md").read_text()
+    commands("report", "dtm_t4", "--results", "my r", "--markdown", "t.md")
+    said = "bench report dtm_t4 --results 'my r' --markdown t.md` from `my r/*.jsonl`;"
+    assert said in Path("t.md").read_text()
+    commands("report", "--all", "--markdown", "docs/results.md")
+    said = f"Made by `{bench_report.COMMAND}` from `results/*.jsonl`;"
+    assert said in Path("docs/results.md").read_text()
 
 
 def test_p_values_are_corrected_for_the_rows_of_a_column(tmp_path):

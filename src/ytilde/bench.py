@@ -38,6 +38,7 @@ from .bench_tables import (
     digest,
     experiment,
     inputs,
+    is_of,
     list_tables,
     load_table,
 )
@@ -49,6 +50,7 @@ from .transition import class_floor, relative_l1, row_error
 
 LIVES = 5  # how often the process of one run may die before the run counts as failed
 STANDARD = Path("results")
+NOTHING_TO_TUNE = "there is nothing to tune: no cell asked for can be run and has a grid to search"
 
 Line = dict[str, Any]  # of a results file
 Say = Callable[[str, "Job", Any], None]  # say("epoch" | "done", job, record or line)
@@ -90,17 +92,47 @@ class Place:
 
 
 def load_results(folder: Path) -> list[Line]:
-    """The lines of all results files, in order; a line that a crash cut short is passed over."""
-    lines = []
-    for path in sorted(folder.glob("*.jsonl")):
-        for text in path.read_text().splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(line, dict) and "hash" in line and "status" in line:
-                lines.append(line)
-    return lines
+    """The lines of all results files, in order; a line that is broken is passed over."""
+    texts = (t for path in sorted(folder.glob("*.jsonl")) for t in path.read_bytes().splitlines())
+    return [line for text in texts if (line := _read(text)) is not None]
+
+
+_FIGURES = dict[str, float]
+_ALWAYS: dict[str, Any] = {"hash": str, "experiment": str}
+_NEEDED = {  # by status: what the reports rely on, and its type
+    "failed": _ALWAYS | {"error": str},
+    "done": _ALWAYS
+    | {"seed": int, "inputs": dict, "noise_rate": float | None, "seconds": float, "device": str}
+    | {"commit": str | None, "last": _FIGURES},
+}
+
+
+def _read(text: bytes) -> Line | None:
+    """A line of a results file; None: a crash cut it short, or it does not tell of a run."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or line.get("status") not in tuple(_NEEDED):
+        return None
+    needed = _NEEDED[line["status"]]
+    sound = all(name in line and is_of(line[name], hint) for name, hint in needed.items())
+    return line if sound and (line["status"] == "failed" or _has_figures(line)) else None
+
+
+def _has_figures(line: Line) -> bool:
+    """Has a result, by each of its protocols, all that its inputs ask to be measured?"""
+    made_of = line["inputs"]
+    tests = made_of.get("tests", [])
+    if not is_of(tests, list[str]):
+        return False
+    wanted = {"test_accuracy", "test_nll", *(f"{name}/test_accuracy" for name in tests[1:])}
+    wanted |= {"test_miou"} if made_of.get("miou") else set()
+    wanted |= {"noisy_test_accuracy", "noisy_test_nll"} if made_of.get("noisy_test") else set()
+    needed = dict.fromkeys(PROTOCOLS, wanted)
+    needed |= {name: {"val_accuracy", "val_nll"} for name in ("val_last", "val_chosen")}
+    present = {name: keys for name, keys in needed.items() if name in line}
+    return all(is_of(line[k], _FIGURES) and keys <= set(line[k]) for k, keys in present.items())
 
 
 def done(folder: Path) -> dict[str, Line]:
@@ -114,7 +146,7 @@ def append(path: Path, line: Line) -> None:
         file.seek(0)
         before = file.read()
         result = f'"hash": "{line["hash"]}", "status": "done"'.encode()
-        if result in before:
+        if any(result in text and _read(text) for text in before.splitlines()):
             return
         cut = b"\n" if before and not before.endswith(b"\n") else b""  # after a crash
         file.write(cut + json.dumps(line).encode() + b"\n")
@@ -619,16 +651,29 @@ def tune(
     """
     place = place or Place(default_results(scale))
     table = _table(table)
-    ready = [c for c in choose(cells(table), only, columns) if c.reason is None and c.grid]
-    asked = [narrowed(cell, grid or {}) for cell in ready]
+    asked = to_tune(choose(cells(table), only, columns), grid or {})
+    if not asked:
+        raise BadInput(NOTHING_TO_TUNE)
     options: dict[str, Any] = {"workers": workers, "ray": ray, "place": place, "say": say}
+    return search(table, asked, scale, trials, options)
+
+
+def to_tune(found: Sequence[Cell], grid: Mapping[str, Sequence[Any]]) -> list[Cell]:
+    """Those of the cells that can be run and have a grid, with only these values of it."""
+    return [narrowed(cell, grid) for cell in found if cell.reason is None and cell.grid]
+
+
+def search(
+    table: Table, asked: Sequence[Cell], scale: str, trials: int | None, options: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Run points of the grids of these cells; the best fields of each, of its own grid alone."""
     if trials is None:
         sweep([Job(point, scale, 0) for cell in asked for point in cell.points()], **options)
     else:
         for cell in asked:
             _search(table, cell, scale, trials, options)
-    lines = list(done(place.results).values())
-    best = {cell.key: best_point(table, cell, scale, lines) for cell in ready}
+    lines = list(done(options["place"].results).values())
+    best = {cell.key: best_point(table, cell, scale, lines) for cell in asked}
     return {key: cell.fields for key, cell in best.items() if cell is not None}
 
 
@@ -655,15 +700,21 @@ def _search(table: Table, cell: Cell, scale: str, trials: int, options: dict[str
     place.work.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     journal = JournalFileBackend(str(place.work / "optuna.journal"))
+    # a study is of one grid, and tells nothing of runs that lie elsewhere
+    runs = [Job(point, scale, 0).hash for point in cell.points()]
+    of = digest({"results": str(place.results.resolve()), "runs": runs})
     study = optuna.create_study(
-        study_name=f"{scale}/{cell.table}/{cell.key}",
+        study_name=f"{scale}/{cell.table}/{cell.key}/{of}",
         storage=optuna.storages.JournalStorage(journal),
         sampler=optuna.samplers.TPESampler(seed=0),
         direction="maximize",
         load_if_exists=True,
     )
-    finished = (optuna.trial.TrialState.COMPLETE,)
-    left = trials - len(study.get_trials(states=finished))
+    finished = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    known = done(place.results)  # a study may outlive its runs
+    left = trials - sum(
+        Job(cell.with_fields(trial.params), scale, 0).hash in known for trial in finished
+    )
     while left > 0:
         asked = [study.ask() for _ in range(min(left, options["workers"]))]
         points = [

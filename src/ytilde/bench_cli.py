@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,21 +20,24 @@ from rich.table import Table as Grid
 
 from . import bench_figures, bench_report
 from .bench import (
+    NOTHING_TO_TUNE,
     Job,
     Line,
     Place,
+    best_point,
     default_results,
     done,
     load_results,
     needed_data,
     plan,
     report,
+    search,
     sweep,
-    tune,
+    to_tune,
 )
-from .bench_tables import SCALES, cells, choose, list_tables, load_table
-from .data import BadInput, unknown
-from .engine import Record
+from .bench_tables import SCALES, Cell, cells, choose, list_tables, load_table
+from .data import BadInput, plural, unknown
+from .engine import Record, choose_device
 
 bench_app = typer.Typer(no_args_is_help=True, help="The papers' tables: run them, compare.")
 out = Console(highlight=False)
@@ -61,11 +66,31 @@ def _names(table: str | None, every: bool) -> list[str]:
     return list_tables() if table is None else [load_table(table).name]
 
 
-def _place(
-    scale: str, results: Path | None, data_root: Path | None, device: str, compile: bool
-) -> Place:
+def _cells(
+    table: str | None, every: bool, only: list[str] | None, columns: list[str] | None
+) -> dict[str, list[Cell]]:
+    """The cells asked for, by table; a name is unknown only where no table has it."""
+    all_cells = [cell for name in _names(table, every) for cell in cells(load_table(name))]
+    found: dict[str, list[Cell]] = {}
+    for cell in choose(all_cells, only or (), columns or ()):
+        found.setdefault(cell.table, []).append(cell)
+    if not found:
+        raise BadInput("no table has both such a row and such a column")
+    return found
+
+
+def _check_scale(scale: str) -> None:
     if scale not in SCALES:
         raise BadInput(unknown("scale", scale, SCALES))
+
+
+def _place(
+    scale: str, results: Path | None, data_root: Path | None, device: str, compile: bool, ray: bool
+) -> Place:
+    _check_scale(scale)
+    # auto fits everywhere; of CUDA the nodes of a cluster decide, not this one
+    if device != "auto" and not (ray and device.startswith("cuda")):
+        choose_device(device)
     return Place(results or default_results(scale), Place.work, data_root, device, compile)
 
 
@@ -84,6 +109,7 @@ def list_command(
     data_root: DataRoot = None,
 ) -> None:
     """The tables, or the cells of one: what can be run, what is done, what is missing and why."""
+    _check_scale(scale)
     lines = _lines(results or default_results(scale))
     rows: list[tuple[str, ...]] = []
     if table is None:
@@ -137,12 +163,13 @@ def run_command(
     compile: Compile = False,
 ) -> None:
     """Run what is missing of a table and append one JSON line a run; stop and repeat at will."""
-    place = _place(scale, results, data_root, device, compile)
+    place = _place(scale, results, data_root, device, compile, ray)
     known, jobs = list(done(place.results).values()), dict[str, list[Job]]()
-    for name in _names(table, every):
-        found = choose(cells(load_table(name)), only or (), columns or ())
+    for name, found in _cells(table, every, only, columns).items():
         for reason, count in Counter(c.reason for c in found if c.reason).items():
             out.print(f"{name}: {count} cells cannot be run: {reason}")
+        if tuned:
+            _tell_untuned(name, found, scale, known)
         jobs[name] = plan(load_table(name), found, seeds, scale, known, tuned)
     # one sweep of all tables: workers start once, and none waits for the last run of a table
     with Progress(table or "all tables") as progress:
@@ -158,6 +185,15 @@ def run_command(
         out.print(f"{name}: {len(of_table) - len(failed)} runs done, in {place.results}")
     if bad:
         raise typer.Exit(1)
+
+
+def _tell_untuned(name: str, found: Sequence[Cell], scale: str, known: list[Line]) -> None:
+    """`--tuned` changes nothing where no point of a grid was tried."""
+    ready = [cell for cell in found if cell.reason is None]
+    rows = Counter(c.row for c in ready if best_point(load_table(name), c, scale, known) is None)
+    if rows:
+        told = ", ".join(f"{row} ({plural(count, 'cell')})" for row, count in rows.items())
+        out.print(f"{name}: not tuned, run with the table's own fields: {told}", soft_wrap=True)
 
 
 @bench_app.command("tune")
@@ -181,15 +217,22 @@ def tune_command(
     compile: Compile = False,
 ) -> None:
     """Choose fields from the papers' grids by noisy validation, one seed; then `run --tuned`."""
-    place = _place(scale, results, data_root, device, compile)
-    for name in _names(table, every):
+    place = _place(scale, results, data_root, device, compile, ray)
+    chosen, narrow = _cells(table, every, only, columns), _grid(grid or [])
+    asked = {name: to_tune(found, narrow) for name, found in chosen.items()}
+    if not any(asked.values()):
+        raise BadInput(NOTHING_TO_TUNE)
+    for name, of_table in asked.items():
+        if not of_table:  # one of several tables
+            continue
         with Progress(name) as progress:
-            best = tune(
-                name, only=only or (), columns=columns or (), scale=scale, workers=workers,
-                ray=ray, trials=trials, grid=_grid(grid or []), place=place, say=progress.say,
-            )  # fmt: skip
+            options = {"workers": workers, "ray": ray, "place": place, "say": progress.say}
+            best = search(load_table(name), of_table, scale, trials, options)
         for key, fields in best.items():
             out.print(f"{name}: {key}: {json.dumps(fields)}")
+        for cell in of_table:
+            if cell.key not in best:
+                out.print(f"{name}: {cell.key}: no run has a figure of noisy validation")
 
 
 def _grid(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -223,11 +266,18 @@ def report_command(
     ] = None,
 ) -> None:
     """Ours beside the paper's, every cell shown; on the screen, or as Markdown, HTML or LaTeX."""
-    lines = _lines(results or default_results(scale or "full"))
+    if scale is not None:
+        _check_scale(scale)
+    folder = results or default_results(scale or "full")
+    lines = _lines(folder)
     reports = [report(name, lines, scale) for name in _names(table, every)]
+    words = ["python", "-m", "ytilde", "bench", "report", table or "--all"]
+    words += ["--scale", scale] if scale else []
+    words += ["--results", str(results)] if results else []
+    command = shlex.join([*words, "--markdown", str(markdown)])
     written = False
     for path, render in (
-        (markdown, bench_report.markdown),
+        (markdown, partial(bench_report.markdown, command=command, results=folder)),
         (html, bench_report.html),
         (latex, bench_report.latex),
     ):

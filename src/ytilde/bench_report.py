@@ -23,6 +23,7 @@ from . import stats
 from .bench_tables import METRICS, PROTOCOLS, Cell, Figure, Group, Table, cells, choose
 from .checkpoint import write_text
 
+# what makes the page of this repository
 COMMAND = "python -m ytilde bench report --all --markdown docs/results.md"
 NAMES = {
     "accuracy": "accuracy",
@@ -414,13 +415,18 @@ def _terminal_cell(cell: dict[str, Any]) -> str:
     return f"{text}\n[dim]{cell['paper']}  {cell['difference']}[/dim]"
 
 
-def markdown(reports: Sequence[Report]) -> str:
-    """Only what the tables and results files say: it changes when they do, and then alone."""
+def markdown(
+    reports: Sequence[Report], command: str = COMMAND, results: Path = Path("results")
+) -> str:
+    """Only what the tables and results files say: it changes when they do, and then alone.
+
+    command, results: what was asked for and where it was read, for the page to tell.
+    """
     parts = [
         "# Results",
-        f"Made by `{COMMAND}` from `results/*.jsonl`; do not edit. In each cell: ours, or – where "
-        "there is nothing; then the paper's figure and the difference. An empty cell was not run "
-        "yet, unless the list below its table gives another reason.",
+        f"Made by `{command}` from `{results}/*.jsonl`; do not edit. In each cell: ours, or – "
+        "where there is nothing; then the paper's figure and the difference. An empty cell was not "
+        "run yet, unless the list below its table gives another reason.",
     ]
     for report in reports:
         parts.append(f"## {report.table.title}")

@@ -183,20 +183,20 @@ def read_table(path: Path) -> Table:
 def _strange(item: Any) -> str | None:
     """The first field of a dataclass whose value is not of its declared type."""
     hints = get_type_hints(type(item))
-    return next((name for name in hints if not _is(getattr(item, name), hints[name])), None)
+    return next((name for name in hints if not is_of(getattr(item, name), hints[name])), None)
 
 
-def _is(value: Any, hint: Any) -> bool:
-    """Is the value, as TOML gives it, of this type?"""
+def is_of(value: Any, hint: Any) -> bool:
+    """Is the value, as TOML or JSON gives it, of this type?"""
     inner = get_args(hint)
     if hint is Any:
         return isinstance(value, str | int | float | list | dict)
     if get_origin(hint) is dict:
-        return isinstance(value, dict) and all(_is(v, inner[1]) for v in value.values())
+        return isinstance(value, dict) and all(is_of(v, inner[1]) for v in value.values())
     if get_origin(hint) in (list, tuple):
-        return isinstance(value, list | tuple) and all(_is(v, inner[0]) for v in value)
+        return isinstance(value, list | tuple) and all(is_of(v, inner[0]) for v in value)
     if inner:
-        return any(_is(value, each) for each in inner)
+        return any(is_of(value, each) for each in inner)
     if hint in (int, float) and isinstance(value, bool):
         return False
     return isinstance(value, int | float if hint is float else hint)
@@ -255,7 +255,7 @@ def _validate(table: Table, path: Path) -> None:
 def _typed(settings: dict[str, Any]) -> bool:
     """Are these of the types of a Recipe's fields?"""
     hints = get_type_hints(Recipe)
-    return all(_is(value, hints[name]) for name, value in settings.items())
+    return all(is_of(value, hints[name]) for name, value in settings.items())
 
 
 def figures(text: str) -> tuple[Figure, ...]:
