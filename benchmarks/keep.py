@@ -86,9 +86,7 @@ def show(found: list[dict[str, Any]]) -> None:
             gain = [b - a for a, b in zip(last, best, strict=True)]
             mean, sd = mean_sd(gain)
             p = paired_t(best, last).p if len(of) > 1 else float("nan")
-            text = (
-                f"{name:16} {mean:+6.2f} ± {sd:.2f} worst {min(gain):+.2f} n {len(of)} p {p:.3f}"
-            )
+            text = f"{name:16} {mean:+6.2f} ± {sd:.2f} worst {min(gain):+.2f} n {len(of)} p {p:.3f}"
             if name in WITH_T:
                 errors = [[line[f"row_error_{keep}"] for line in of] for keep in ("last", "best")]
                 text += "  T: {:.3f} {:.3f}".format(*(mean_sd(part)[0] for part in errors))
