@@ -16,11 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import make_blobs
 
 from ytilde import Classifier, bench_cli, cli
 from ytilde.data import BadInput
+from ytilde.encoder import Encoder
 from ytilde.engine import Diverged
 from ytilde.runs import Run
 
@@ -632,6 +634,18 @@ def test_pretraining_without_labels_does_not_advise_to_fit_the_same(tmp_path):
     assert f"next: ytilde fit {tmp_path / 'd2'} --encoder {tmp_path / 'e'}\n" in told
     told = ytilde("pretrain", data / "a", *words, tmp_path / "e").stdout
     assert f"next: ytilde fit LABELLED_DATA --encoder {tmp_path / 'e'}\n" in told
+
+
+def test_pretraining_leaves_out_what_cannot_be_read(tmp_path):
+    """The encoder is that of the other pictures, to the bit."""
+    words = ["--epochs", "2", "--batch-size", "4", "--backbone", "mlp:width=8", "--out"]
+    told = ytilde("pretrain", pictures(tmp_path / "d"), *words, tmp_path / "e").stdout
+    assert "cannot be read" not in told
+    (tmp_path / "d" / "b" / "9.png").write_bytes(b"junk")
+    told = ytilde("pretrain", tmp_path / "d", *words, tmp_path / "e2").stdout
+    assert "note: 1 image cannot be read and took no part\n" in told
+    first, second = (Encoder.load(tmp_path / name).weights for name in ("e", "e2"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_an_encoder_that_changed_is_noticed(table, tmp_path):

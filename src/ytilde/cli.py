@@ -428,6 +428,8 @@ def pretrain(
         raise
     made.save(out_file)
     shutil.rmtree(work, ignore_errors=True)
+    if lost := len(data) - made.about["rows"]:
+        out.print(f"note: {plural(lost, 'image')} cannot be read and took no part")
     for name in PROBES:
         if name in made.about:
             out.print(f"{name.replace('_', ' ')} on noisy labels: {100 * made.about[name]:.1f} %")

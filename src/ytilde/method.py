@@ -22,6 +22,7 @@ from .data import IGNORE, BadInput, Batch, Data, Spec, Step, check_ranges, unkno
 from .encoder import Encoder, is_pretrained, mark_pretrained
 from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
 from .heads import Head, Softmax, Upsampled
+from .images import unreadable
 from .losses import mean
 from .readers import fingerprint, split
 from .transition import noisy_posterior
@@ -430,6 +431,9 @@ def pretrained(
             "pre-training learns one vector a picture, and these are labels of pixels; leave it "
             "out, and take a method that needs none"
         )
+    lost = unreadable(data.x)
+    if lost.any():  # they would be learnt from as black pictures
+        data = data.rows((~lost).nonzero().flatten())
     settings = Settings.parse(text)
     spec = make_spec(data, backbone, Recipe(seed=settings.seed))
     shared = os.environ.get(CACHE)
