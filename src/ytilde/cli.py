@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
 import json
 import os
@@ -27,12 +26,15 @@ from torch import Tensor
 from . import __version__, datasets, noise, parallel, readers
 from .auditing import Audit
 from .backbones import about_backbone, list_backbones
+from .bench import protocols
 from .bench_cli import bench_app
+from .bench_tables import PROTOCOLS
 from .checkpoint import check_writable, write_atomic, write_csv
 from .contrastive import PROBES, Settings
 from .data import IGNORE, BadInput, Data, few, plural, unknown, which_rows
 from .diagnosis import diagnose_data
-from .engine import Diverged, Recipe, Record, Trainer, default_recipe
+from .encoder import Encoder
+from .engine import Diverged, Recipe, Record, Trainer, default_recipe, hash_of
 from .estimator import RECIPE_FIELDS, Classifier
 from .flags import field_comments, parse_flags, read_flags
 from .images import row_name, unreadable
@@ -154,7 +156,7 @@ def fit(
         "test": test, "noise": noise_text, "method": method, "fields": fields,
         "backbone": backbone, "recipe": dataclasses.asdict(recipe),
         "encoder": str(encoder) if encoder else None, "pretrain": pretrain,
-        "content of the encoder": _file_digest(encoder),
+        "encoder_digest": _encoder_digest(encoder),
         "fingerprint": found.fingerprint, "schema": dataclasses.asdict(found.schema),
         "classes": list(names or ()), "versions": versions(), "realised_noise": told,
         "started_in": str(Path.cwd()),
@@ -208,9 +210,9 @@ def fit(
         raise typer.Exit(130)
 
 
-def _file_digest(path: Path | None) -> str | None:
-    """Of what is in the file, so that a run does not go on with another; None: there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path and path.is_file() else None
+def _encoder_digest(path: str | Path | None) -> str | None:
+    """Of what is in it: a run must not go on with another encoder under the same name."""
+    return hash_of(Encoder.load(path).weights) if path else None
 
 
 def _class_sizes(data: Data) -> str:
@@ -282,30 +284,25 @@ def summarise(history: list[Record], keep: str = "last") -> dict[str, Any]:
     summary: dict[str, Any] = {"epochs": len(history), "seconds": seconds}
     if not history:
         return summary
-    stage = [record for record in history if record.get("stage") == history[-1].get("stage")]
-    chosen = kept = stage[-1]
+    kept = history[-1]
     if "val_accuracy" in kept:
-        chosen = max(stage, key=lambda record: record["val_accuracy"])
         if keep != "last":
-            lowest = min(stage, key=lambda record: record["val_nll"])
-            kept = chosen if keep == "best" else lowest
+            stage = [record for record in history if record["stage"] == kept["stage"]]
+            by_nll = keep == "best_nll"
+            kept = max(stage, key=lambda r: -r["val_nll"] if by_nll else r["val_accuracy"])
             summary["kept_epoch"] = kept["epoch"]
         summary["val_accuracy"] = kept["val_accuracy"]
-    epochs = [record for record in history if "test_accuracy" in record]
-    if not epochs:
+    if not any("test_accuracy" in record for record in history):
         return summary
-    last_ten = [record["test_accuracy"] for record in epochs[-10:]]
-    summary |= {
-        "last": epochs[-1]["test_accuracy"],
-        "mean_of_last_ten": float(np.mean(last_ten)),
-        "test_nll": epochs[-1]["test_nll"],
-    }
-    if "test_miou" in epochs[-1]:
-        summary["miou"] = epochs[-1]["test_miou"]
-    if "val_accuracy" in epochs[-1]:
-        summary |= {"chosen": chosen["test_accuracy"], "chosen_epoch": chosen["epoch"]}
-        if keep != "last":
-            summary["kept"] = kept["test_accuracy"]
+    found = protocols(history)
+    summary |= {name: found[name]["test_accuracy"] for name in PROTOCOLS if name in found}
+    summary["test_nll"] = found["last"]["test_nll"]
+    if "test_miou" in found["last"]:
+        summary["miou"] = found["last"]["test_miou"]
+    if "chosen_epoch" in found:
+        summary["chosen_epoch"] = found["chosen_epoch"]
+    if "kept_epoch" in summary:
+        summary["kept"] = kept["test_accuracy"]
     return summary
 
 
@@ -413,7 +410,7 @@ def pretrain(
         if label:
             raise
         data = _read(source, data_root, labelled=False, **read).data
-        out.print(f"note: read without labels, so no feature may be one: {error}")
+        out.print(f"note: taken for data without labels. {error}")
     work = out_file.parent / f".{out_file.name}.work"
     new = not work.exists()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_stopped("stopped by SIGTERM", 143)))
@@ -611,8 +608,8 @@ def _run_data(run: Path, config: dict[str, Any]) -> readers.Source:
 
 
 def _check_encoder(run: Path, encoder: Any, config: dict[str, Any]) -> None:
-    now, then = _file_digest(encoder and Path(encoder)), config.get("content of the encoder")
-    if now and then and now != then:
+    then = config.get("encoder_digest")
+    if then and _encoder_digest(encoder) != then:
         raise BadInput(f"{encoder} has changed since {run} was trained; fit it again")
 
 

@@ -22,6 +22,7 @@ from .encoder import Encoder
 from .engine import RandomState, Recipe, Record, Trainer
 
 CHECKPOINT_EVERY = 30.0  # seconds
+DONE = "encoder.safetensors"  # in a stage's folder, once it is finished
 NORMALISING = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 KEPT = ("device", "precision", "graph", "compile", "workers")  # of the recipe that follows
 
@@ -154,7 +155,7 @@ def simclr(
     make_augment(settings.recipe(data.shape, recipe).augment, data.shape)  # refused before a folder
     if folder is None:
         return _simclr(spec, data, settings, recipe, None, on_record)
-    done = folder / "encoder.safetensors"
+    done = folder / DONE
     with locked(folder / "lock"):
         if done.exists():
             return Encoder.load(done)

@@ -183,10 +183,8 @@ class Diffusion(nn.Module):
         noise: `draws(n)`, the same for every row, in place of the generator's; a row's result then
         depends on no other row, and a step that samples can be captured.
         """
-        rows, features = (
-            features.shape[0],
-            features.repeat_interleave(n, 0),
-        )  # len() fixes an export
+        rows = features.shape[0]  # len() would fix their number in an exported network
+        features = features.repeat_interleave(n, 0)
         shape = (rows * n, *self.shape)
 
         def draw(k: int) -> Tensor:

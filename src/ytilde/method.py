@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
-from .contrastive import Settings, simclr
+from .contrastive import DONE, Settings, simclr
 from .data import IGNORE, BadInput, Batch, Data, Spec, Step, check_ranges, unknown
 from .encoder import Encoder, is_pretrained, mark_pretrained
 from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
@@ -431,9 +431,6 @@ def pretrained(
             "pre-training learns one vector a picture, and these are labels of pixels; leave it "
             "out, and take a method that needs none"
         )
-    lost = unreadable(data.x)
-    if lost.any():  # they would be learnt from as black pictures
-        data = data.rows((~lost).nonzero().flatten())
     settings = Settings.parse(text)
     spec = make_spec(data, backbone, Recipe(seed=settings.seed))
     shared = os.environ.get(CACHE)
@@ -444,6 +441,11 @@ def pretrained(
         name = backbone_name(data, backbone)
         name = name if isinstance(name, str) else spec.backbone().state_dict()
         root = root / f"simclr-{hash_of([inputs, dataclasses.asdict(settings), name])}"
+    if root is None or not (root / DONE).exists():
+        lost = unreadable(data.x)
+        if lost.any():  # they would be learnt from as black pictures
+            data = data.rows((~lost).nonzero().flatten())
+            spec = make_spec(data, backbone, Recipe(seed=settings.seed))
     return simclr(spec, data, settings, recipe, folder=root, on_record=on_record)
 
 
