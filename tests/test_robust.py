@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from test_cli import FAST, refused, wait_for, ytilde
-from ytilde import Classifier, checkpoint, images, readers
+from ytilde import Classifier, checkpoint, files, images, readers
 from ytilde.data import BadInput, Data
 from ytilde.engine import Recipe, Trainer
 from ytilde.method import create, fit_method
@@ -142,7 +142,7 @@ def table(tmp_path_factory):
 def test_a_full_disk_ends_in_a_sentence_and_the_run_goes_on_later(table, tmp_path, monkeypatch):
     words = ["fit", table, *FAST]
     ytilde(*words, "--out", tmp_path / "whole")
-    write, count = checkpoint._write, iter(range(100))
+    write, count = files._write, iter(range(100))
 
     def full(path, content):
         if next(count) < 2:  # the config and a checkpoint still fit
@@ -150,7 +150,7 @@ def test_a_full_disk_ends_in_a_sentence_and_the_run_goes_on_later(table, tmp_pat
         path.write_bytes(content[:10])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_write", full)
+    monkeypatch.setattr(files, "_write", full)
     refused(*words, "--out", tmp_path / "cut", match="No space left")
     monkeypatch.undo()
     names = {path.name for path in (tmp_path / "cut").iterdir()}

@@ -28,8 +28,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .checkpoint import write_csv, write_text
 from .data import IGNORE, BadInput, which_rows
+from .files import write_csv, write_text
+from .outputs import check_replaceable
 from .transition import confident_joint
 
 Array = NDArray[np.float64]
@@ -166,13 +167,15 @@ class Audit:
         """T as cleanlab has its noise_matrix: [given, true], columns sum to 1."""
         return self.transition.T
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
+    def to_csv(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Writes `issues`, the worst first; formulas that a spreadsheet would run are harmless."""
+        check_replaceable(Path(path), "issues", force)
         worst_first = self.issues.sort_values(["p_wrong", "index"], ascending=[False, True])
         write_csv(Path(path), self._with_paths(worst_first))
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
+    def to_json(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Writes the figures, the tables and the flagged rows (the rest are in the csv)."""
+        check_replaceable(Path(path), "audit", force)
         figures = {
             name: {"value": float(e), "low": e.low, "high": e.high}
             for name, e in (("noise_rate", self.noise_rate), ("num_errors", self.num_errors))
@@ -195,28 +198,29 @@ class Audit:
         text = json.dumps(everything, ensure_ascii=False, allow_nan=False, indent=1)
         write_text(Path(path), text)
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
+    def to_html(self, path: str | os.PathLike[str], force: bool = False) -> None:
         from . import report  # the report stands above the audit, so it is met only here
 
+        check_replaceable(Path(path), "report", force)
         report.write(self, path, **self.context)
 
-    def to_label_studio(self, path: str | os.PathLike[str]) -> None:
+    def to_label_studio(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Writes the flagged rows as Label Studio tasks, and their labelling config beside (.xml).
 
         The suggestion is each task's prediction; pictures are in the file.
         """
         from . import labelling
 
-        labelling.write_label_studio(self, Path(path))
+        labelling.write_label_studio(self, Path(path), force)
 
-    def to_argilla(self, path: str | os.PathLike[str]) -> None:
+    def to_argilla(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Writes the flagged rows as Argilla records: `dataset.records.from_json(path)`.
 
         The dataset needs a LabelQuestion "label" and a field "image" (ImageField) or "item" (text).
         """
         from . import labelling
 
-        labelling.write_argilla(self, Path(path))
+        labelling.write_argilla(self, Path(path), force)
 
 
 def audit(

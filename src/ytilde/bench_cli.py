@@ -38,6 +38,7 @@ from .bench import (
 from .bench_tables import SCALES, Cell, cells, choose, list_tables, load_table
 from .data import BadInput, plural, unknown
 from .engine import Record, choose_device
+from .outputs import check_outputs
 
 bench_app = typer.Typer(no_args_is_help=True, help="The papers' tables: run them, compare.")
 out = Console(highlight=False)
@@ -264,6 +265,7 @@ def report_command(
     figures: Annotated[
         Path | None, typer.Option(help="folder for pictures of ranks and of tuned numbers")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace existing files")] = False,
 ) -> None:
     """Ours beside the paper's, every cell shown; on the screen, or as Markdown, HTML or LaTeX."""
     if scale is not None:
@@ -275,6 +277,12 @@ def report_command(
     words += ["--scale", scale] if scale else []
     words += ["--results", str(results)] if results else []
     command = shlex.join([*words, "--markdown", str(markdown)])
+    pages = {"markdown": markdown, "html": html, "latex": latex}
+    outputs = [(path, f"bench {kind}") for kind, path in pages.items() if path is not None]
+    if figures is not None:
+        drawings = [path for each in reports for path in bench_figures.paths(each, figures)]
+        outputs += [(path, "bench figure") for path in drawings]
+    check_outputs(outputs, folder.glob("*.jsonl"), force)
     written = False
     for path, render in (
         (markdown, partial(bench_report.markdown, command=command, results=folder)),
@@ -286,7 +294,7 @@ def report_command(
             out.print(f"written: {path}")
             written = True
     if figures is not None:
-        drawn = [path for each in reports for path in bench_figures.write(each, figures)]
+        drawn = [path for each in reports for path in bench_figures.write(each, figures, force)]
         for path in drawn:
             out.print(f"written: {path}", soft_wrap=True)
         if not drawn:

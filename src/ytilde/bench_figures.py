@@ -15,7 +15,8 @@ import numpy as np
 from . import stats
 from .bench_report import Entry, Report, metric_name, value
 from .bench_tables import SCALES, Group
-from .checkpoint import write_atomic
+from .files import write_atomic
+from .outputs import MADE_BY, check_outputs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,17 +28,23 @@ NEEDED = (
 )
 
 
-def write(report: Report, folder: Path) -> list[Path]:
-    """TABLE_ranks.png and TABLE_FIELD.png, where there are runs enough for them."""
-    found = {"ranks": draw_ranks(report)}
-    found |= {field: draw_curves(report, field) for field in _fields(report)}
-    paths = []
-    for name, figure in found.items():
-        if figure is not None:
-            path = folder / f"{report.table.name}_{name}.png"
-            write_atomic(path, partial(figure.savefig, format="png", dpi=150, bbox_inches="tight"))
-            paths.append(path)
-    return paths
+def paths(report: Report, folder: Path) -> list[Path]:
+    """The pictures that `write` may make: TABLE_ranks.png and TABLE_FIELD.png."""
+    return [folder / f"{report.table.name}_{name}.png" for name in ("ranks", *_fields(report))]
+
+
+def write(report: Report, folder: Path, force: bool = False) -> list[Path]:
+    """Those of the pictures for which there are runs enough."""
+    ranks, *curves = paths(report, folder)
+    found = {ranks: draw_ranks(report)}
+    for path, field in zip(curves, _fields(report), strict=True):
+        found[path] = draw_curves(report, field)
+    drawn = {path: figure for path, figure in found.items() if figure is not None}
+    check_outputs([(path, "bench figure") for path in drawn], force=force)
+    for path, figure in drawn.items():
+        about: dict[str, Any] = {"format": "png", "metadata": {"Creator": MADE_BY}}
+        write_atomic(path, partial(figure.savefig, dpi=150, bbox_inches="tight", **about))
+    return list(drawn)
 
 
 def draw_ranks(report: Report) -> Figure | None:

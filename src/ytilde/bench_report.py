@@ -21,7 +21,8 @@ from rich.table import Table as Grid
 
 from . import stats
 from .bench_tables import METRICS, PROTOCOLS, Cell, Figure, Group, Table, cells, choose
-from .checkpoint import write_text
+from .files import write_text
+from .outputs import MADE_BY
 
 # what makes the page of this repository
 COMMAND = "python -m ytilde bench report --all --markdown docs/results.md"
@@ -487,7 +488,7 @@ def html(reports: Sequence[Report]) -> str:
 
 def latex(reports: Sequence[Report]) -> str:
     """Tables for \\input{}; they need the package booktabs."""
-    parts = []
+    parts = [f"% {MADE_BY}"]
     for report in reports:
         for block in blocks(report):
             wide = len(block["columns"])

@@ -7,7 +7,6 @@ import inspect
 import json
 import os
 import platform
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -29,18 +28,31 @@ from .backbones import about_backbone, list_backbones
 from .bench import protocols
 from .bench_cli import bench_app
 from .bench_tables import PROTOCOLS
-from .checkpoint import check_writable, write_atomic, write_csv
 from .contrastive import PROBES, Settings
 from .data import IGNORE, BadInput, Data, few, plural, unknown, which_rows
 from .diagnosis import diagnose_data
 from .encoder import Encoder
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe, hash_of
 from .estimator import RECIPE_FIELDS, Classifier
+from .files import is_stream, write_atomic, write_csv
 from .flags import field_comments, parse_flags, read_flags
 from .images import row_name, unreadable
+from .labelling import label_studio_outputs
 from .method import create, list_methods, lookup, pretrained
+from .outputs import check_no_links, check_outputs
 from .relabel import relabel
 from .report import table
+from .runfolder import (
+    AUDIT,
+    FOLDS,
+    ISSUES,
+    LABELS,
+    MODEL,
+    PREDICTIONS,
+    REPORT,
+    REVIEW,
+    RunFolder,
+)
 from .runs import Run
 
 app = typer.Typer(
@@ -99,6 +111,7 @@ Drop = Annotated[
     list[str] | None, typer.Option("--drop", help="column that is no feature; repeatable")
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="folder of the named sets ($YTILDE_DATA)")]
+Force = Annotated[bool, typer.Option("--force", help="replace an existing file, whatever wrote it")]
 
 
 @app.command(context_settings=EXTRA)
@@ -126,7 +139,7 @@ def fit(
         str | None, typer.Option(help="make such an encoder first: simclr[:epochs=100,...]")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with an unfinished run")] = False,
-    force: Annotated[bool, typer.Option("--force", help="replace an existing run")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace a run of ytilde")] = False,
 ) -> None:
     """Train a method. Its fields and the recipe's are options too: --tau 0.5 --epochs 30 --seed 1.
 
@@ -162,7 +175,10 @@ def fit(
         "started_in": str(Path.cwd()),
     }  # fmt: skip
     folder = out_folder or _free_folder(Path("runs"), f"{Path(source).stem}-{method}")
-    with Run.open(folder, config, resume=resume, force=force) as run:
+    paths = [value for value in fields.values() if isinstance(value, str)]
+    paths += [word.removeprefix("weights=") for word in backbone.replace(":", ",").split(",")]
+    inputs = _inputs(source, data_root, test, encoder, *paths)
+    with Run.open(folder, config, resume=resume, force=force, inputs=inputs) as run:
         signal.signal(signal.SIGTERM, _terminated)
         own = {name: getattr(recipe, name) for name in RECIPE_FIELDS}
         own |= {"encoder": encoder, "pretrain": pretrain}
@@ -194,13 +210,13 @@ def fit(
             out.print(f"note: {name} chosen from {count} methods by noisy validation accuracy")
         for note in trainer.notes if trainer else []:
             out.print(f"note: {note}")
-        clf.save(folder / "model.safetensors")
+        clf.save(folder / MODEL, force=True)
         keep = recipe.keep if trainer else "last"  # what Ctrl-C leaves
         summary = summarise(clf.history_, keep) | {"backbone": str(clf._backbone_)}
         if corrupted.y.dim() == 1:
             lost = unreadable(data.x).numpy()
             found = dataclasses.replace(found, data=corrupted)
-            predicted = _write_predictions(folder / "predictions.csv", clf, found, lost)
+            predicted = _write_predictions(folder / PREDICTIONS, clf, found, lost)
             summary |= _against_truth(corrupted, predicted, lost)
         run.finish(summary)
     out.print(_what_was_done(clf.method_.name, len(corrupted), summary))
@@ -387,6 +403,7 @@ def pretrain(
     ),
     image_column: ImageColumn = None,
     data_root: DataRoot = None,
+    force: Force = False,
 ) -> None:
     """Learn features without labels (SimCLR), for `fit --encoder`; a stopped command goes on.
 
@@ -394,7 +411,9 @@ def pretrain(
     Labels, where there are any, are only probed on the way. `fit --pretrain`, and methods that
     pre-train by themselves, share encoders in the folder that $YTILDE_CACHE names.
     """
-    check_writable(out_file)
+    check_outputs([(out_file, "encoder")], _inputs(source, data_root), force)
+    if is_stream(out_file):
+        raise BadInput(f"cannot write {out_file}: its checkpoints lie beside it; name a file")
     known = {
         f.name: f
         for f in dataclasses.fields(Recipe)
@@ -405,12 +424,14 @@ def pretrain(
     text = "simclr:" + ",".join(f"{name}={value}" for name, value in flags.items())
     read = {"image_column": image_column, "clean_label": clean_label, "drop": drop}
     try:
-        data = _read(source, data_root, label=label, **read).data
+        found = _read(source, data_root, label=label, **read)
     except BadInput as error:
         if label:
             raise
-        data = _read(source, data_root, labelled=False, **read).data
+        found = _read(source, data_root, labelled=False, **read)
         out.print(f"note: taken for data without labels. {error}")
+    data = found.data
+    check_outputs([(out_file, "encoder")], found.paths or (), force)
     work = out_file.parent / f".{out_file.name}.work"
     new = not work.exists()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_stopped("stopped by SIGTERM", 143)))
@@ -421,10 +442,10 @@ def pretrain(
         raise typer.Exit(_stopped("interrupted", 130)) from None
     except BadInput:
         if new:
-            shutil.rmtree(work, ignore_errors=True)
+            RunFolder(work).remove()
         raise
-    made.save(out_file)
-    shutil.rmtree(work, ignore_errors=True)
+    made.save(out_file, force)
+    RunFolder(work).remove()
     if lost := len(data) - made.about["rows"]:
         out.print(f"note: {plural(lost, 'image')} cannot be read and took no part")
     for name in PROBES:
@@ -448,9 +469,11 @@ def predict(
     ] = False,
     data_root: DataRoot = None,
     split: Annotated[str, typer.Option(help="of a named set")] = "test",
+    force: Force = False,
 ) -> None:
     """Predict the labels of new data with a trained run; what cannot be read gets no label."""
-    check_writable(out_file)
+    outputs = [(out_file, "predictions")]
+    check_outputs(outputs, _inputs(source, data_root, run), force)
     clf, config = _load(run)
     options = {
         "schema": _schema(config) or clf.schema_,
@@ -459,6 +482,7 @@ def predict(
         "strict": False,
     }
     found = _read(source, data_root, **options)
+    check_outputs(outputs, found.paths or (), force)
     lost = unreadable(found.data.x).numpy()
     _write_predictions(out_file, clf, found, lost, given=False, probabilities=probabilities)
     if lost.any():
@@ -475,12 +499,12 @@ def _schema(config: dict[str, Any]) -> readers.Schema | None:
 def _load(run: Path) -> tuple[Classifier, dict[str, Any]]:
     if run.is_dir():
         config = _config(run)
-        if not (run / "model.safetensors").exists():
+        if not (run / MODEL).exists():
             raise BadInput(
                 f"{run} is unfinished, it has no model yet; go on with it by the command that "
                 "started it and --resume"
             )
-        clf = Classifier.load(run / "model.safetensors")
+        clf = Classifier.load(run / MODEL)
         clf.encoder = _from_start(clf.encoder, config)
         return clf, config
     return Classifier.load(run), {}
@@ -541,33 +565,39 @@ def audit(
     argilla: Annotated[
         Path | None, typer.Option(help="json to write: the suspects as Argilla records")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Find the wrong labels of a run's data: issues.csv and report.html in the run folder."""
     if fix_above is not None and not 0 <= fix_above < 1:
         raise BadInput(f"--fix-above is {fix_above:g}: give a probability from 0 to below 1.")
-    for path in filter(None, (label_studio, argilla, run / "issues.csv" if run.is_dir() else None)):
-        check_writable(path)
+    outputs = label_studio_outputs(label_studio) if label_studio else []
+    outputs += [(argilla, "argilla")] if argilla else []
+    check_outputs(outputs, [run], force)
+    if run.is_dir():
+        check_no_links(run / name for name in (ISSUES, AUDIT, REPORT, LABELS, FOLDS))
     with _Bar() as bar:
         clf, config = _load(run)
+        check_outputs(outputs, _run_inputs(config), force)
         found = _run_data(run, config)
+        check_outputs(outputs, found.paths or (), force)
         _check_encoder(run, clf.encoder, config)
-        keep = run / "audit.safetensors" if run.is_dir() else None
+        keep = run / FOLDS if run.is_dir() else None
         result = clf.audit_data(found.data, folds=folds, on_record=bar.show, keep=keep)
     history = Run.history(run)
     result.context.update({"history": history, "paths": found.paths, "title": str(run)})
     if "rows" in result.context:
         result.context["rows"] = table(result.context["rows"], found.schema.columns)
     if label_studio is not None:
-        result.to_label_studio(label_studio)
+        result.to_label_studio(label_studio, force)
     if argilla is not None:
-        result.to_argilla(argilla)
-    result.to_csv(run / "issues.csv")
-    result.to_json(run / "audit.json")
-    result.to_html(run / "report.html")
-    written = [run / "issues.csv", run / "report.html"]
+        result.to_argilla(argilla, force)
+    result.to_csv(run / ISSUES, force=True)
+    result.to_json(run / AUDIT, force=True)
+    result.to_html(run / REPORT, force=True)
+    written = [run / ISSUES, run / REPORT]
     fixed = None if fix_above is None else result.fixed_labels(fix_above)
     if fixed is not None:
-        written.append(run / "labels.csv")
+        written.append(run / LABELS)
         write_csv(written[-1], fixed)
     written += filter(None, (label_studio, argilla))
     out.print(result.summary())
@@ -578,7 +608,7 @@ def audit(
         out.print(f"{int(fixed.fixed.sum())} of {len(fixed)} labels fixed, those {above}")
     out.print(f"written: {', '.join(map(str, written))}")
     if fixed is not None and fixed.fixed.any():
-        _say_relabel(config, run / "labels.csv")
+        _say_relabel(config, run / LABELS)
     if not result.at_chance:
         out.print(f"next: ytilde review {quote(str(run))}")
 
@@ -626,13 +656,18 @@ def review(
         Path | None, typer.Option(help="csv to write: the labels as decided so far; no page")
     ] = None,
     port: Annotated[int, typer.Option(help="0: any that is free", min=0, max=65535)] = 0,
+    force: Force = False,
 ) -> None:
     """Go through the suspicious labels of an audited run in the browser, with the keyboard."""
     from . import review as reviewing
 
-    check_writable(export or run / reviewing.LOG)
+    outputs = [(export, "labels")] if export else []
+    check_outputs(outputs, [run], force)
+    check_no_links([run / REVIEW])
     config = _config(run)
+    check_outputs(outputs, _run_inputs(config), force)
     found = _run_data(run, config)
+    check_outputs(outputs, found.paths or (), force)
     if found.data.y.dim() > 1:
         raise BadInput("a review needs one label a row; pixel labels are not audited yet")
     columns = found.schema.columns
@@ -661,10 +696,10 @@ def relabel_command(
     ],
     out_file: Annotated[Path, typer.Option("--out", help="table to write, of the same kind")],
     label: Annotated[str | None, typer.Option(help="label column; label or y if not given")] = None,
+    force: Force = False,
 ) -> None:
     """Write a table again with corrected labels; all else in it stays as it is."""
-    check_writable(out_file)
-    rows, changed = relabel(data, labels, out_file, label)
+    rows, changed = relabel(data, labels, out_file, label, force)
     out.print(f"{changed} of {rows} labels changed; written: {out_file}")
 
 
@@ -672,13 +707,15 @@ def relabel_command(
 def export_command(
     run: Annotated[Path, typer.Argument(help="run folder or model file")],
     out_file: Annotated[Path, typer.Option("--out", help="onnx to write")] = Path("model.onnx"),
+    force: Force = False,
 ) -> None:
     """Write a run's network as an ONNX file, for programs without Python or torch."""
     from .export import to_onnx
 
-    _check_out(out_file, ".onnx")
+    _check_suffix(out_file, ".onnx")
+    check_outputs([(out_file, "onnx")], [run], force)
     clf, _ = _load(run)
-    to_onnx(clf, out_file)
+    to_onnx(clf, out_file, force)
     shape = ", ".join(map(str, ("N", *clf.shape_)))
     out.print(f"written: {out_file}  (x [{shape}] float32 -> log_probs)")
 
@@ -697,13 +734,15 @@ def diagnose(
     image_column: ImageColumn = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="JSON file to write")] = None,
     data_root: DataRoot = None,
+    force: Force = False,
 ) -> None:
     """How much noise, which classes, does it depend on the input; and what to do about it."""
-    if out_file is not None:
-        check_writable(out_file)
+    outputs = [(out_file, "diagnosis")] if out_file else []
+    check_outputs(outputs, _inputs(source, data_root), force)
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
-    found = _read(source, data_root, **read).data
-    found, told = _corrupt(found, noise_text, Recipe(seed=seed))
+    given = _read(source, data_root, **read)
+    check_outputs(outputs, given.paths or (), force)
+    found, told = _corrupt(given.data, noise_text, Recipe(seed=seed))
     result = diagnose_data(found, most=rows, seed=seed)
     if told:
         out.print(f"noise made: {100 * told['rate']:.1f} % of {len(found)} labels are wrong")
@@ -717,7 +756,7 @@ def diagnose(
     for note in notes:
         out.print(f"note: {note}")
     if out_file is not None:
-        result.to_json(out_file)
+        result.to_json(out_file, force)
         out.print(f"written: {out_file}")
 
 
@@ -747,12 +786,14 @@ def noise_command(
     clean_label: CleanLabel = None,
     drop: Drop = None,
     data_root: DataRoot = None,
+    force: Force = False,
 ) -> None:
     """Corrupt the labels of a data set; writes x, y, clean, and the true rows of T.
 
     The truth is the column of true labels where there is one, else the labels as they are.
     """
-    _check_out(out_file, ".npz")
+    _check_suffix(out_file, ".npz")
+    check_outputs([(out_file, "noise")], _inputs(source, data_root), force)
     name, own = noise.parse(kind)
     if rate is not None and own.get("rate", rate) != rate:
         raise BadInput(f"--kind {kind} and --rate {rate:g} say different rates; leave one out")
@@ -897,11 +938,23 @@ def _read(source: str, root: Path | None, *, drop: Any = None, **options: Any) -
     return found
 
 
-def _check_out(path: Path, suffix: str) -> None:
-    """Refuse a file that cannot be written, or not as what it is called, before the work."""
+def _inputs(source: str, root: Path | None, *others: Any) -> list[Path]:
+    """What a command reads: of a named set the folder with its files."""
+    named = [datasets.home(root)] if source in datasets.NAMES else []
+    return [*named, *(Path(each) for each in (source, *others) if each)]
+
+
+def _run_inputs(config: dict[str, Any]) -> list[Path]:
+    """What a run was trained on."""
+    keys = ("source", "test", "encoder", "data_root")
+    source, test, encoder, root = (_from_start(config.get(key), config) for key in keys)
+    return _inputs(source or "", Path(root) if root else None, test, encoder)
+
+
+def _check_suffix(path: Path, suffix: str) -> None:
+    """Refuse a file that could not be read as what it is called."""
     if path.suffix.lower() != suffix:
         raise BadInput(f"--out {path}: this writes {suffix[1:]} alone; call the file NAME{suffix}")
-    check_writable(path)
 
 
 class _Bar:

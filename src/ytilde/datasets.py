@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checkpoint import check_writable
 from .data import IGNORE, BadInput, Data, Rows, unknown
+from .files import check_writable
 from .images import LIMIT, Images, is_image, list_images, read_image, read_mask
 
 _words = str.split
@@ -771,21 +771,32 @@ def download(
             continue
         url = (base_url or source.url).rstrip("/") + "/" + file
         target = (Path(to) if packed else folder) / file
-        check_writable(target)
+        for path in (target, _part(target)):  # of a link the target would be written or removed
+            check_writable(path)
+            if path.is_symlink():
+                raise BadInput(f"{path} is a link; move it away, or download into another folder.")
+        fetched = not target.is_file()  # an archive that could not be unpacked is still there
         try:
-            if not target.is_file():  # an archive that could not be unpacked is still there
+            if fetched:
                 _fetch(url, target, md5, progress)
             if packed:
                 _unpack(target, Path(to), source.folder)
+                if fetched:  # else it may be the user's own
+                    target.unlink()
         except OSError as error:
             raise BadInput(f"{target} cannot be written: {error.strerror or error}.") from error
     return folder
 
 
+def _part(target: Path) -> Path:
+    """What has come of a file so far."""
+    return target.with_name(target.name + ".part")
+
+
 def _fetch(
     url: str, target: Path, md5: str, progress: Callable[[str, int, int], None] | None
 ) -> None:
-    part = target.with_name(target.name + ".part")
+    part = _part(target)
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -842,4 +853,3 @@ def _unpack(archive: Path, to: Path, folder: str) -> None:
             raise BadInput(f"{archive} does not hold the folder {folder}; remove it.")
         (to / folder).parent.mkdir(parents=True, exist_ok=True)
         shutil.move(inner, to / folder)
-    archive.unlink()

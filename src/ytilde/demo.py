@@ -17,10 +17,11 @@ from rich.table import Table
 
 from . import datasets, metrics, noise, report
 from .auditing import Audit
-from .checkpoint import check_writable, write_text
 from .data import BadInput, Data
 from .engine import Recipe, Record, Trainer
 from .estimator import Classifier
+from .files import write_text
+from .outputs import check_outputs
 
 # Chosen by clean test accuracy on this very task (one seed, these settings): elr .844, sop .820,
 # gce .805, co_teaching .699, ln .691, ce .637; another order of summation alone moves these by .01.
@@ -65,7 +66,8 @@ def _check_folder(out: Path) -> None:
         raise BadInput(f"{out} is a file; give --out another folder")
     if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
         raise BadInput(f"{out} is not empty and holds no demo; give --out another folder")
-    check_writable(out / MARK)
+    outputs = {MARK: "demo", "report.html": "report", "issues.csv": "issues"}
+    check_outputs([(out / name, kind) for name, kind in outputs.items()])
 
 
 def _corrupt(train: Data) -> Data:

@@ -26,11 +26,12 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from .auditing import Audit, audit, overlap, unlabelled, weakness
-from .checkpoint import write_text
 from .data import IGNORE, BadInput, Batch, Data
 from .engine import Trainer, default_recipe
+from .files import write_text
 from .images import without_unreadable
 from .method import create, fit_method
+from .outputs import check_replaceable
 from .readers import encode, read_features, split
 
 __all__ = ["Dependence", "Diagnosis", "Paired", "dependence", "diagnose", "diagnose_data"]
@@ -93,7 +94,8 @@ class Diagnosis:
         """The findings, a sentence each."""
         return "\n".join(self.reasons)
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
+    def to_json(self, path: str | os.PathLike[str], force: bool = False) -> None:
+        check_replaceable(Path(path), "diagnosis", force)
         rate = self.audit.noise_rate
         everything = {
             "rows": self.rows,

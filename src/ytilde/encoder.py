@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from . import checkpoint
 from .data import BadInput
+from .outputs import check_replaceable
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,9 @@ class Encoder:
     weights: dict[str, Tensor]
     about: dict[str, Any] = field(default_factory=dict)  # how it was trained
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, force: bool = False) -> None:
         """One safetensors file with a JSON header; `backbone="NAME:weights=PATH"` reads it too."""
+        check_replaceable(Path(path), "encoder", force)
         meta = {
             "kind": "encoder",
             "backbone": self.backbone,

@@ -29,6 +29,7 @@ from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe, hash_of
 from .images import without_unreadable
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
+from .outputs import check_replaceable
 from .readers import Schema, as_inputs, fingerprint, read_features
 from .transition import confident_joint
 from .transition import given as given_transition
@@ -495,9 +496,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     # ---- files --------------------------------------------------------------------------------
 
-    def save(self, path: str | Path) -> None:
-        """One safetensors file with a JSON header; no pickle."""
+    def save(self, path: str | Path, force: bool = False) -> None:
+        """One safetensors file with a JSON header; no pickle.
+
+        An existing file that is no classifier is replaced with `force` alone.
+        """
         check_is_fitted(self)
+        check_replaceable(Path(path), "classifier", force)
         params = self.get_params(deep=False)
         params |= {"method": None, "random_state": self.recipe_.seed}  # what a refit needs
         params["encoder"] = None if self.encoder is None else str(self.encoder)

@@ -15,15 +15,16 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from .checkpoint import write_atomic
 from .data import BadInput
 from .estimator import Classifier
+from .files import write_atomic
 from .heads import _Noisy
+from .outputs import check_replaceable
 
 BLOCK = 100  # Monte-Carlo samples at once: bounds the memory of a prediction
 
 
-def to_onnx(clf: Classifier, path: str | Path) -> None:
+def to_onnx(clf: Classifier, path: str | Path, force: bool = False) -> None:
     """Write the network: "x" [N, ...] float32, images in [0, 1] -> "log_probs" [N, ..., K].
 
     The log of the clean posterior, for any N. The file's metadata says, in JSON, what the columns
@@ -31,6 +32,7 @@ def to_onnx(clf: Classifier, path: str | Path) -> None:
     keeps its mixture: the fixed noise of its predictions is stored in the file.
     """
     check_is_fitted(clf)
+    check_replaceable(Path(path), "onnx", force)
     method = copy.deepcopy(clf.method_).cpu().eval()
     _store_noise(method)
     x = torch.full((2, *clf.shape_), 0.5)

@@ -17,7 +17,8 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 import pandas as pd
 
-from .checkpoint import write_text
+from .files import write_text
+from .outputs import check_outputs
 from .report import data_address, encode, picture_of, table
 
 if TYPE_CHECKING:
@@ -27,8 +28,14 @@ AGENT = "ytilde"
 LOSSLESS = 128  # side of a picture up to which it is a PNG
 
 
-def write_label_studio(audit: Audit, path: Path) -> None:
+def label_studio_outputs(path: Path) -> list[tuple[Path, str]]:
+    """The two files that `write_label_studio` makes, and their kinds."""
+    return [(path, "label studio"), (path.with_suffix(".xml"), "labelling config")]
+
+
+def write_label_studio(audit: Audit, path: Path, force: bool = False) -> None:
     """A list of tasks; the labelling config that they fit goes beside it, with the ending .xml."""
+    check_outputs(label_studio_outputs(path), force=force)
     tag = {"image": "Image", "row": "Table", "text": "Text"}[_kind(audit)]
     tasks = [
         {
@@ -62,8 +69,9 @@ def write_label_studio(audit: Audit, path: Path) -> None:
     write_text(path.with_suffix(".xml"), config)
 
 
-def write_argilla(audit: Audit, path: Path) -> None:
+def write_argilla(audit: Audit, path: Path, force: bool = False) -> None:
     """A list of records with one suggestion each, for a LabelQuestion called "label"."""
+    check_outputs([(path, "argilla")], force=force)
     kind = _kind(audit)
     records = []
     for shown, facts in _suspects(audit):

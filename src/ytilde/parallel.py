@@ -21,7 +21,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from .data import BadInput
+from . import files
+from .errors import BadInput
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -182,6 +183,9 @@ _TEAM = Team()
 def team() -> Team:
     """The team that this process has joined; of one, if none."""
     return _TEAM
+
+
+files.may_write = lambda: _TEAM.rank == 0  # of the processes that train one model the leader
 
 
 def join() -> Team:

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .checkpoint import spreadsheet_safe, write_atomic, write_text
 from .data import BadInput, which_rows
+from .files import spreadsheet_safe, write_atomic, write_text
+from .outputs import check_outputs
 from .readers import TABLES, class_name, label_column
 
 COLUMNS = ("index", "label", "given_label")  # of labels.csv, from an audit or a review
 
 
-def relabel(source: Path, labels: Path, out: Path, label: str | None = None) -> tuple[int, int]:
+def relabel(
+    source: Path, labels: Path, out: Path, label: str | None = None, force: bool = False
+) -> tuple[int, int]:
     """Write the table with the labels of another file; how many rows it has, and how many changed.
 
     labels: written by `audit --fix-above` or `review --export`. A file of another table is refused:
@@ -30,8 +33,7 @@ def relabel(source: Path, labels: Path, out: Path, label: str | None = None) -> 
         )
     if out.suffix.lower() != source.suffix.lower():
         raise BadInput(f"{out} must end in {source.suffix}, as {source} does")
-    if out.resolve() in (source.resolve(), labels.resolve()):
-        raise BadInput(f"{out} would be overwritten; give --out another name")
+    check_outputs([(out, "table")], [source, labels], force)
     values, column, position, separator = label_column(source, label)
     wanted = _read_labels(labels, len(values), str(source))
     # in labels.csv a class has its name, made harmless for spreadsheets

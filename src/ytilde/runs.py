@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
-import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from . import parallel
-from .checkpoint import TEMPORARY, write_text
 from .data import BadInput, few
 from .engine import Diverged, Record
+from .files import TEMPORARY, write_text
+from .runfolder import CONFIG, LOCK, METRICS, REVIEW, SUMMARY, RunFolder, config_digest
 
 
 class Run:
@@ -21,58 +21,55 @@ class Run:
 
     def __init__(self, folder: Path, lock: IO[str], new: bool, made: list[Path]) -> None:
         self.folder, self._lock, self._new, self._made = folder, lock, new, made
-        path = folder / "metrics.jsonl"
+        path = folder / METRICS
         cut = path.exists() and not path.read_bytes().endswith(b"\n")
         self._metrics = path.open("a")
         if cut:  # by a crash or a full disk
             self._metrics.write("\n")
 
     @classmethod
-    def open(cls, folder: Path, config: dict[str, Any], *, resume: bool, force: bool) -> Run:
-        """Start a run, go on with one (`resume`), or replace one (`force`)."""
+    def open(
+        cls,
+        path: Path,
+        config: dict[str, Any],
+        *,
+        resume: bool,
+        force: bool,
+        inputs: Iterable[Path] = (),
+    ) -> Run:
+        """Start a run, go on with one (`resume`), or replace one (`force`); never over an input."""
         if parallel.team().rank:
             return Follower()
-        exists = (folder / "config.json").exists()
-        if folder.exists() and not folder.is_dir():
-            raise BadInput(f"{folder} is a file; give --out another folder")
-        if resume and not exists:
-            raise BadInput(f"{folder} holds no run to go on with; leave --resume out to begin one")
-        if exists and not (resume or force):
-            raise BadInput(f"{folder} holds a run already; use --resume, --force or another --out")
-        if folder.exists() and not exists and any(map(_foreign, folder.iterdir())):
-            raise BadInput(f"{folder} is not empty and holds no run; give --out another folder")
-        if force and (folder / "review.sqlite").exists():
-            raise BadInput(
-                f"{folder} holds the decisions of a review; keep them with `ytilde review {folder} "
-                "--export labels.csv` and delete review.sqlite, or give --out another folder"
-            )
+        folder = RunFolder(path)
+        _check_folder(folder, resume, force)
+        folder.check(inputs)
+        exists = (folder / CONFIG).exists()
         if resume:
-            _same_run(cls.config(folder), config, folder)
-        made = [each for each in (folder, *folder.parents) if not each.exists()]
+            _same_run(cls.config(path), config, path)
+        made = [each for each in (path, *path.parents) if not each.exists()]
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = (folder / ".lock").open("w")
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (folder / LOCK).open("a")
         except OSError as error:
-            raise BadInput(f"cannot write into {folder}: {error.strerror}") from error
+            raise BadInput(f"cannot write into {path}: {error.strerror}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadInput(f"another process is writing to {folder}; wait for it to end") from None
-        for left in folder.rglob(f"{TEMPORARY}*"):  # by a process that was killed while it wrote
-            left.unlink(missing_ok=True)
+            raise BadInput(f"another process is writing to {path}; wait for it to end") from None
+        folder.remove_unfinished()
         if force and not resume:
-            _empty(folder)
+            folder.clear(keep=(LOCK, CONFIG))  # a run whose replacement is cut short stays a run
         if not resume:
-            signed = {**config, "digest": _digest(config)}
-            write_text(folder / "config.json", json.dumps(signed, indent=1))
-        return cls(folder, lock, not exists, made)
+            signed = {**config, "digest": config_digest(config)}
+            write_text(folder / CONFIG, json.dumps(signed, indent=1))
+        return cls(path, lock, not exists, made)
 
     @staticmethod
     def config(folder: Path) -> dict[str, Any]:
         try:
-            config = json.loads((folder / "config.json").read_text())
+            config = json.loads((folder / CONFIG).read_text())
             digest = config.pop("digest", None) if isinstance(config, dict) else ""
-            if digest is not None and digest != _digest(config):
+            if digest is not None and digest != config_digest(config):
                 raise ValueError("it was changed or damaged, its digest does not fit its content")
             return config
         except FileNotFoundError:
@@ -80,12 +77,12 @@ class Run:
                 f"{folder} holds no run; `ytilde fit ... --out {folder}` makes one"
             ) from None
         except (OSError, ValueError) as error:
-            raise BadInput(f"{folder / 'config.json'} cannot be read: {error}") from error
+            raise BadInput(f"{folder / CONFIG} cannot be read: {error}") from error
 
     @staticmethod
     def history(folder: Path) -> list[Record]:
         """The epochs' records; of an epoch that was run twice (after a crash) the later one."""
-        path = folder / "metrics.jsonl"
+        path = folder / METRICS
         lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
         records: dict[tuple[str, int], Record] = {}
         for line in lines:
@@ -101,7 +98,7 @@ class Run:
         self._metrics.flush()
 
     def finish(self, summary: dict[str, Any]) -> None:
-        write_text(self.folder / "summary.json", json.dumps(summary, indent=1))
+        write_text(self.folder / SUMMARY, json.dumps(summary, indent=1))
 
     def __enter__(self) -> Run:
         return self
@@ -112,8 +109,7 @@ class Run:
         if not isinstance(error, BadInput | Diverged):
             return
         if self._new and not self.history(self.folder):  # before it began: no trace
-            _empty(self.folder)
-            (self.folder / ".lock").unlink(missing_ok=True)
+            RunFolder(self.folder).clear(keep=())
             for folder in self._made:
                 with suppress(OSError):  # another run may have come beside it
                     folder.rmdir()
@@ -161,21 +157,36 @@ def _differences(name: str, old: Any, new: Any) -> list[str]:
     return [] if old == new else [f"{name} {old}, not {new}"]
 
 
-def _digest(config: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(_plain(config)).encode(), digest_size=16).hexdigest()
+def _check_folder(folder: RunFolder, resume: bool, force: bool) -> None:
+    """Only a folder that holds a run of ytilde, or nothing, may become a run's."""
+    path, exists = folder.path, (folder / CONFIG).exists()
+    if path.exists() and not path.is_dir():
+        raise BadInput(f"{path} is a file; give --out another folder")
+    if resume and not exists:
+        raise BadInput(f"{path} holds no run to go on with; leave --resume out to begin one")
+    if not exists and path.exists() and any(map(_foreign, path.iterdir())):
+        raise BadInput(f"{path} is not empty and holds no run; give --out another folder")
+    if exists and not resume and not folder.is_run():
+        raise BadInput(
+            f"{folder / CONFIG} was not written by ytilde, or it was changed: what is in {path} is "
+            "left as it is; give --out another folder"
+        )
+    if exists and not (resume or force):
+        raise BadInput(f"{path} holds a run already; use --resume, --force or another --out")
+    if force and (folder / REVIEW).exists():
+        raise BadInput(
+            f"{path} holds the decisions of a review; keep them with `ytilde review {path} "
+            "--export labels.csv` and delete review.sqlite, or give --out another folder"
+        )
 
 
 def _foreign(path: Path) -> bool:
     """A file that no run leaves which was killed before it began."""
-    return path.name not in (".lock", "metrics.jsonl") and not path.name.startswith(TEMPORARY)
+    if path.is_symlink() or not path.is_file():
+        return True
+    empty = path.name in (LOCK, METRICS) and not path.stat().st_size
+    return not (empty or path.name.startswith(TEMPORARY))
 
 
 def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.name == ".lock":
-            continue
-        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,158 @@
+"""RunFolder: the names of all files that a run leaves in its folder, and how they are removed.
+
+A folder is a run's where its config.json carries ytilde's digest of its content. Only files that
+have a run's names are ever removed; whatever else lies in the folder is the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .errors import BadInput
+from .files import TEMPORARY
+
+CONFIG = "config.json"
+LOCK = ".lock"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+MODEL = "model.safetensors"
+PREDICTIONS = "predictions.csv"
+ISSUES = "issues.csv"
+REPORT = "report.html"
+LABELS = "labels.csv"
+AUDIT = "audit.json"
+FOLDS = "audit.safetensors"  # what the folds of an audit said
+REVIEW = "review.sqlite"
+METHODS = "methods.json"  # the race of methods
+RACE = "race.json"  # the race of fields
+UNREADABLE = "unreadable.txt"
+CHECKPOINTS = ("checkpoint-0.safetensors", "checkpoint-1.safetensors")
+
+_EXACT = (
+    CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
+    *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
+)  # fmt: skip
+_STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
+    "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS))) + r"|(stages|cache)/[^/]+\.safetensors"
+)
+_PRETRAINING = r"pretrain/simclr-[0-9a-f]+"
+_FILE = re.compile(
+    "|".join(map(re.escape, _EXACT))
+    + rf"|{_STATE}|{_PRETRAINING}/(lock|encoder\.safetensors|{_STATE})"
+    + rf"|(.+/)?{re.escape(TEMPORARY)}[a-z0-9_]{{8}}"  # left by a process that was killed
+)
+_FOLDER = re.compile(rf"pretrain|{_PRETRAINING}|({_PRETRAINING}/)?(stages|cache)")
+_KEYS = {"source", "method", "fields", "backbone", "recipe", "fingerprint", "versions"}  # of 0.1
+
+
+class RunFolder:
+    """The folder of a run, which may not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def is_run(self) -> bool:
+        """Did ytilde make it? Its config has ytilde's digest; without one, as 0.1 wrote it, it has
+        0.1's keys and nothing foreign lies beside it."""
+        path = self / CONFIG
+        if path.is_symlink() or not path.is_file():
+            return False
+        try:
+            config = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return False
+        if not isinstance(config, dict):
+            return False
+        digest = config.pop("digest", None)
+        if digest is not None:
+            return digest == config_digest(config)
+        return config.keys() >= _KEYS and (self / METRICS).is_file() and not self.foreign()
+
+    def owns(self, path: Path) -> bool:
+        """Is this the name of a run's file or folder here, or of something in such a folder?"""
+        try:
+            inside = Path(os.path.realpath(path)).relative_to(os.path.realpath(self.path))
+        except ValueError:
+            return False
+        names = ["/".join(inside.parts[: k + 1]) for k in range(len(inside.parts))]
+        return any(_FILE.fullmatch(name) or _FOLDER.fullmatch(name) for name in names)
+
+    def foreign(self) -> list[str]:
+        """What lies here under names that no run gives."""
+        own = {name.partition("/")[0] for name, _ in self._entries()}
+        return sorted(set(os.listdir(self.path)) - own)
+
+    def check(self, inputs: Iterable[Path] = ()) -> None:
+        """Refuse links, and folders in the place of files, that would lead writing astray."""
+        for name, entry in self._entries():
+            is_folder = _FOLDER.fullmatch(name)
+            fits = entry.is_dir if is_folder else entry.is_file
+            if not fits(follow_symlinks=False):
+                kind = "folder" if is_folder else "file"
+                raise BadInput(
+                    f"{self / name} is no plain {kind}, as a run has it under this name; move it "
+                    "away, or give --out another folder"
+                )
+        for path in filter(Path.exists, inputs):
+            if self.owns(path) or any(path.samefile(entry) for _, entry in self._entries()):
+                raise BadInput(
+                    f"{path} is an input, and the run would overwrite it; give --out another folder"
+                )
+
+    def clear(self, keep: Iterable[str] = (LOCK,)) -> None:
+        """Remove the files of a run, its config last; nothing where one of them is not plain."""
+        self.check()
+        entries = [(name, entry) for name, entry in self._entries() if name not in keep]
+        for name, entry in sorted(entries, key=lambda item: item[0] == CONFIG):
+            if not _FOLDER.fullmatch(name):
+                os.unlink(entry)
+        folders = [name for name, _ in entries if _FOLDER.fullmatch(name)]
+        for name in sorted(folders, key=len, reverse=True):
+            with suppress(OSError):  # something of the user's is in it
+                (self / name).rmdir()
+
+    def remove(self) -> None:
+        """The folder too, unless something else lies in it."""
+        self.clear(keep=())
+        with suppress(OSError):
+            self.path.rmdir()
+
+    def remove_unfinished(self) -> None:
+        """Files that a process left which was killed while it wrote them."""
+        for name, entry in list(self._entries()):
+            if name.rpartition("/")[2].startswith(TEMPORARY):
+                os.unlink(entry)
+
+    def _entries(self, below: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """Everything that has a name of ours; links are not followed."""
+        if not (self.path / below).is_dir():
+            return
+        with os.scandir(self.path / below) as entries:
+            for entry in list(entries):
+                name = below + entry.name
+                is_folder = _FOLDER.fullmatch(name)
+                if is_folder or _FILE.fullmatch(name):
+                    yield name, entry
+                if is_folder and entry.is_dir(follow_symlinks=False):
+                    yield from self._entries(f"{name}/")
+
+
+def config_digest(config: dict[str, Any]) -> str:
+    plain = json.loads(json.dumps(config))
+    return hashlib.blake2b(json.dumps(plain).encode(), digest_size=16).hexdigest()
+
+
+def run_of(path: Path) -> Path | None:
+    """The run folder whose own file this path would be, if any."""
+    above = Path(os.path.realpath(path)).parents
+    return next((f for f in above if RunFolder(f).owns(path) and RunFolder(f).is_run()), None)
