@@ -168,15 +168,15 @@ def _is_noise(path: Path) -> bool:
         return set(file.namelist()) == {f"{n}.npy" for n in ("x", "y", "clean", "rows", "names")}
 
 
-def _is_onnx(path: Path) -> bool:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(b'"normalised": "by the network"') >= 0
+def _holds(text: bytes) -> Callable[[Path], bool]:
+    def found(path: Path) -> bool:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            return content.find(text) >= 0
 
-
-def _is_report(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 1000))
-        return b"<p>Made by ytilde. This file is complete" in file.read()
+    return found
 
 
 def _begins_with(text: str, within: int = 1000) -> Callable[[Path], bool]:
@@ -192,11 +192,11 @@ KINDS: dict[str, Callable[[Path], bool]] = {
     "label studio": _is_list(_is_task),
     "labelling config": _is_labelling_config,
     "argilla": _is_list(_is_record),
-    "report": _is_report,
+    "report": _holds(b"<p>Made by ytilde. This file is complete"),
     "classifier": _is_tensors("classifier"),
     "encoder": _is_tensors("encoder"),
     "noise": _is_noise,
-    "onnx": _is_onnx,
+    "onnx": _holds(b'"normalised": "by the network"'),  # in its metadata
     "demo": _has_keys("labels right before", "labels right after", "calibration error"),
     "bench markdown": _begins_with("Made by `python -m ytilde bench report"),
     "bench html": _begins_with("<title>ytilde: the papers' tables</title>"),
