@@ -67,7 +67,7 @@ def damaged(path: Path, how: str) -> None:
     elif how == "foreign":
         checkpoint.save(path, {"method.other": torch.ones(3)}, {"count": 99, "stage": "main"})
     elif how == "a model":
-        Classifier("ce", epochs=1).fit(np.eye(4), np.arange(4) % 2).save(path)
+        Classifier("ce", epochs=1).fit(np.eye(4), np.arange(4) % 2).save(path, force=True)
 
 
 @pytest.mark.parametrize("how", ["truncated", "flipped", "empty", "text", "foreign", "a model"])
