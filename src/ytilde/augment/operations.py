@@ -1,0 +1,193 @@
+"""The operations of RandAugment and AutoAugment on a batch, each image with its own.
+
+They do to 8-bit pictures what Pillow does (ImageOps, ImageEnhance, Image.rotate and transform with
+the nearest pixel), bit for bit where this machine rounds as IEEE 754 says. All images pass through
+one pipeline of few kernels, and an operation that is not theirs has settings that change nothing:
+
+    a look-up table for each channel    autocontrast, equalize, invert, posterize, solarize
+    a blend with a degenerate picture   brightness, color, contrast, sharpness
+    an affine map of the coordinates    rotate, shear, translate
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ytilde.data import IGNORE
+
+from .transform import Pair, has_pixel_labels
+
+# What an operation sets, and to what at its full strength; the rest of its settings are 0. Angles
+# are in degrees, shifts in parts of the side (10 of 32 pixels), bits and solarize count from 255
+# downwards, factor is the distance of Pillow's enhancement factor from 1.
+_SETTINGS = (
+    "rotate",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+    "factor",
+    "bits",
+    "solarize",
+)
+_MARKS = ("autocontrast", "equalize", "contrast", "color", "sharpness")
+_OPERATIONS: dict[str, dict[str, float]] = {
+    "identity": {},
+    "autocontrast": {"autocontrast": 1},
+    "equalize": {"equalize": 1},
+    "rotate": {"rotate": 30},
+    "solarize": {"solarize": 256},
+    "color": {"factor": 0.9, "color": 1},
+    "contrast": {"factor": 0.9, "contrast": 1},
+    "brightness": {"factor": 0.9},
+    "sharpness": {"factor": 0.9, "sharpness": 1},
+    "shear_x": {"shear_x": 0.3},
+    "translate_x": {"translate_x": 10 / 32},
+    "translate_y": {"translate_y": 10 / 32},
+    "posterize": {"bits": 4},
+    "shear_y": {"shear_y": 0.3},
+    "invert": {"solarize": 256},  # at full strength
+}
+OPERATIONS = tuple(_OPERATIONS)
+_TABLE = tuple(tuple(own.get(name, 0) for name in _SETTINGS) for own in _OPERATIONS.values())
+_MARKED = tuple(tuple(name in own for name in _MARKS) for own in _OPERATIONS.values())
+TWO_SIDED = {name for name in OPERATIONS if name.startswith(("rotate", "shear", "translate"))}
+_ONE = 1 << 16  # Pillow's coordinates are whole numbers of 1/65536 of a pixel
+
+
+def code(name: str) -> int:
+    """The number by which `operate` knows an operation."""
+    return OPERATIONS.index(name)
+
+
+@cache
+def constant(values: tuple, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A table of numbers on the device, made once: a captured step cannot copy from the host."""
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+@torch.no_grad()
+def operate(x: Tensor, y: Tensor | None, kind: Tensor, strength: Tensor, fill: int) -> Pair:
+    """The operations kind [n, B] (by `code`) at these strengths [n, B], one after another.
+
+    x is rounded to 8 bits. A strength is in [-1, 1]; only rotations, shears, translations and the
+    four enhancements heed its sign. fill: what comes in from outside the image, 0 to 255.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        settings = _settings(kind, strength.double(), *x.shape[-2:])
+        out = (x.float() * 255).round().clamp(0, 255)
+        for slot in zip(*settings, strict=True):
+            own = _Settings(*slot)
+            out = _tone(out, own)
+            out = _enhance(out, own)
+            out, y = _warp(out, y, own.matrix, fill)
+        return (out / 255).to(x.dtype), y
+
+
+class _Settings(NamedTuple):
+    """What the operations do to B images; for n operations a step, each with n in front."""
+
+    table: Tensor  # [B, 1, 256] float64: posterize, solarize and invert
+    autocontrast: Tensor  # [B, 1, 1] bool, like equalize
+    equalize: Tensor
+    factor: Tensor  # [B, 1, 1, 1], like the marks of what is blended with
+    contrast: Tensor
+    color: Tensor
+    sharpness: Tensor
+    matrix: Tensor  # [B, 2, 3] int64: from a target pixel (col, row, 1) to its source
+
+
+def _settings(kind: Tensor, strength: Tensor, height: int, width: int) -> _Settings:
+    rotate, shear_x, shear_y, right, down, factor, bits, solarize = (
+        constant(_TABLE, torch.float64, kind.device)[kind] * strength[..., None]
+    ).unbind(-1)
+    marked = constant(_MARKED, torch.bool, kind.device)[kind][..., None, None].movedim(2, 0)
+    autocontrast, equalize, contrast, color, sharpness = marked
+    level = torch.arange(256, device=kind.device)
+    table = level - level.remainder(bits.abs().round().exp2()[..., None])  # [n, B, 256]
+    table = torch.where(table >= (256 - solarize.abs())[..., None], 255 - table, table)
+    cos, sin = torch.deg2rad(rotate).cos(), torch.deg2rad(rotate).sin()
+    across, along = width / 2, height / 2
+    from_x, from_y = shear_x - sin, shear_y + sin
+    # to pixel centres, about the image's centre for rotations and its corner for shears
+    start_x = right * width + across - cos * across + sin * along + 0.5 * (cos + from_x)
+    start_y = down * height + along - sin * across - cos * along + 0.5 * (cos + from_y)
+    matrix = torch.stack([cos, from_x, start_x, from_y, cos, start_y], -1)
+    matrix = (matrix * _ONE + 0.5).floor().long().unflatten(-1, (2, 3))
+    return _Settings(
+        table[:, :, None],
+        autocontrast,
+        equalize,
+        (1 + factor).float()[..., None, None, None],
+        contrast[..., None],
+        color[..., None],
+        sharpness[..., None],
+        matrix,
+    )
+
+
+def _tone(x: Tensor, own: _Settings) -> Tensor:
+    """Each channel through a table of 256 values."""
+    index = x.flatten(2).long()  # [B, C, H * W]
+    low, high = index.aminmax(dim=2, keepdim=True)
+    stretched = own.autocontrast & (high > low)
+    white = constant((255,), torch.float64, x.device)  # a number over a tensor is not rounded well
+    scale = white / torch.where(stretched, high - low, 255)
+    table = (own.table * scale - torch.where(stretched, low, 0) * scale).long().clamp(0, 255)
+    count = index.new_zeros(*index.shape[:2], 256)
+    count.scatter_add_(2, index, index.new_ones(()).expand_as(index))
+    step = (index.shape[2] - count.gather(2, high)) // 255  # of pixels from one level to the next
+    equal = (count.cumsum(2) - count + step // 2) // step.clamp(min=1)
+    table = torch.where(own.equalize & (step > 0), equal.clamp(max=255), table)
+    return table.gather(2, index).view(x.shape).float()
+
+
+def _enhance(x: Tensor, own: _Settings) -> Tensor:
+    """Away from black, the mean grey, the grey picture or the smooth one; cut off, not rounded."""
+    luma = _luma(x)
+    mean = (luma.mean((1, 2, 3), keepdim=True) + 0.5).floor()
+    dull = torch.where(own.color, luma, mean * own.contrast)
+    dull = torch.where(own.sharpness, _smooth(x), dull)
+    return (dull + own.factor * (x - dull)).clamp(0, 255).trunc()
+
+
+def _luma(x: Tensor) -> Tensor:
+    """[B, 1, H, W]: Pillow's grey of RGB, rounded; else the mean of the channels."""
+    if x.shape[1] == 1:
+        return x
+    if x.shape[1] != 3:
+        return (x.mean(1, keepdim=True) + 0.5).floor()
+    red, green, blue = x.split(1, dim=1)
+    return ((19595 * red + 38470 * green + 7471 * blue + 32768) / 65536).floor()
+
+
+def _smooth(x: Tensor) -> Tensor:
+    """Weights 1 and, in the middle, 5; pixels at the border stay."""
+    if min(x.shape[-2:]) < 3:
+        return x
+    out, inner = x.clone(), x[..., 1:-1, 1:-1]
+    around = F.avg_pool2d(x, 3, stride=1, divisor_override=13)
+    out[..., 1:-1, 1:-1] = torch.add(around, inner, alpha=4 / 13).round()
+    return out
+
+
+def _warp(x: Tensor, y: Tensor | None, matrix: Tensor, fill: int) -> Pair:
+    """The nearest source pixel of each pixel; in y, what comes from outside is ignored."""
+    height, width = x.shape[-2:]
+    by_col, by_row, start = matrix[..., None, None].unbind(2)  # [B, 2, 1, 1] each
+    col = torch.arange(width, device=x.device)
+    row = torch.arange(height, device=x.device)[:, None]
+    source = (by_col * col + start + by_row * row) >> 16  # [B, 2, H, W]: col, row
+    last = constant((width - 1, height - 1), torch.int64, x.device)[:, None, None]
+    near = source.clamp(min=0).minimum(last)
+    inside = (near == source).all(1)  # [B, H, W]
+    index = torch.add(near[:, 0], near[:, 1], alpha=width).flatten(1)
+    moved = x.flatten(2).gather(2, index[:, None].expand(-1, x.shape[1], -1)).view(x.shape)
+    if has_pixel_labels(y):
+        y = y.flatten(1).gather(1, index).view(y.shape).masked_fill(~inside, IGNORE)
+    return torch.where(inside[:, None], moved, fill), y
