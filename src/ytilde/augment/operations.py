@@ -15,7 +15,6 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ytilde.data import IGNORE
@@ -23,18 +22,12 @@ from ytilde.data import IGNORE
 from .transform import Pair, has_pixel_labels
 
 # What an operation sets, and to what at its full strength; the rest of its settings are 0. Angles
-# are in degrees, shifts in parts of the side (10 of 32 pixels), bits and solarize count from 255
-# downwards, factor is the distance of Pillow's enhancement factor from 1.
+# are in degrees, shifts in parts of the side (10 of 32 pixels), `bits` are the lowest ones, which
+# go, `solarize` is the number of levels that are inverted, from the highest downwards, and `factor`
+# the distance of Pillow's enhancement factor from 1.
 _SETTINGS = (
-    "rotate",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
-    "factor",
-    "bits",
-    "solarize",
-)
+    "rotate", "shear_x", "shear_y", "translate_x", "translate_y", "factor", "bits", "solarize",
+)  # fmt: skip
 _MARKS = ("autocontrast", "equalize", "contrast", "color", "sharpness")
 _OPERATIONS: dict[str, dict[str, float]] = {
     "identity": {},
@@ -54,10 +47,9 @@ _OPERATIONS: dict[str, dict[str, float]] = {
     "invert": {"solarize": 256},  # at full strength
 }
 OPERATIONS = tuple(_OPERATIONS)
+TWO_SIDED = {name for name in OPERATIONS if name.startswith(("rotate", "shear", "translate"))}
 _TABLE = tuple(tuple(own.get(name, 0) for name in _SETTINGS) for own in _OPERATIONS.values())
 _MARKED = tuple(tuple(name in own for name in _MARKS) for own in _OPERATIONS.values())
-TWO_SIDED = {name for name in OPERATIONS if name.startswith(("rotate", "shear", "translate"))}
-_ONE = 1 << 16  # Pillow's coordinates are whole numbers of 1/65536 of a pixel
 
 
 def code(name: str) -> int:
@@ -80,11 +72,10 @@ def operate(x: Tensor, y: Tensor | None, kind: Tensor, strength: Tensor, fill: i
     """
     with torch.autocast(x.device.type, enabled=False):
         settings = _settings(kind, strength.double(), *x.shape[-2:])
-        out = (x.float() * 255).round().clamp(0, 255)
+        out = (x.float() * 255).round_().clamp_(0, 255)
         for slot in zip(*settings, strict=True):
             own = _Settings(*slot)
-            out = _tone(out, own)
-            out = _enhance(out, own)
+            out = _tone(_enhance(out, own), own)
             out, y = _warp(out, y, own.matrix, fill)
         return (out / 255).to(x.dtype), y
 
@@ -92,14 +83,14 @@ def operate(x: Tensor, y: Tensor | None, kind: Tensor, strength: Tensor, fill: i
 class _Settings(NamedTuple):
     """What the operations do to B images; for n operations a step, each with n in front."""
 
-    table: Tensor  # [B, 1, 256] float64: posterize, solarize and invert
-    autocontrast: Tensor  # [B, 1, 1] bool, like equalize
-    equalize: Tensor
     factor: Tensor  # [B, 1, 1, 1], like the marks of what is blended with
     contrast: Tensor
     color: Tensor
     sharpness: Tensor
-    matrix: Tensor  # [B, 2, 3] int64: from a target pixel (col, row, 1) to its source
+    table: Tensor  # [B, 1, 256] float64: posterize, solarize and invert
+    autocontrast: Tensor  # [B, 1, 1] bool, like equalize
+    equalize: Tensor
+    matrix: Tensor  # [B, 2, 3] int32: from a target pixel (col, row, 1) to 65536 times its source
 
 
 def _settings(kind: Tensor, strength: Tensor, height: int, width: int) -> _Settings:
@@ -111,49 +102,34 @@ def _settings(kind: Tensor, strength: Tensor, height: int, width: int) -> _Setti
     level = torch.arange(256, device=kind.device)
     table = level - level.remainder(bits.abs().round().exp2()[..., None])  # [n, B, 256]
     table = torch.where(table >= (256 - solarize.abs())[..., None], 255 - table, table)
-    cos, sin = torch.deg2rad(rotate).cos(), torch.deg2rad(rotate).sin()
-    across, along = width / 2, height / 2
-    from_x, from_y = shear_x - sin, shear_y + sin
-    # to pixel centres, about the image's centre for rotations and its corner for shears
-    start_x = right * width + across - cos * across + sin * along + 0.5 * (cos + from_x)
-    start_y = down * height + along - sin * across - cos * along + 0.5 * (cos + from_y)
-    matrix = torch.stack([cos, from_x, start_x, from_y, cos, start_y], -1)
-    matrix = (matrix * _ONE + 0.5).floor().long().unflatten(-1, (2, 3))
+    # Rotations are about the centre and shears about the corner; pixels lie at their middles.
+    angle = torch.deg2rad(rotate)
+    cos, sin = angle.cos(), angle.sin()
+    x_by_row, y_by_col = shear_x - sin, shear_y + sin
+    x_start = (cos - 1) * (0.5 - width / 2) + x_by_row * 0.5 + sin * (height / 2)
+    y_start = (cos - 1) * (0.5 - height / 2) + y_by_col * 0.5 - sin * (width / 2)
+    x_start, y_start = x_start + right * width + 0.5, y_start + down * height + 0.5
+    matrix = torch.stack([cos, x_by_row, x_start, y_by_col, cos, y_start], -1)
+    matrix = (matrix * 65536 + 0.5).floor_().int().unflatten(-1, (2, 3))
     return _Settings(
-        table[:, :, None],
-        autocontrast,
-        equalize,
         (1 + factor).float()[..., None, None, None],
         contrast[..., None],
         color[..., None],
         sharpness[..., None],
+        table[:, :, None],
+        autocontrast,
+        equalize,
         matrix,
     )
 
 
-def _tone(x: Tensor, own: _Settings) -> Tensor:
-    """Each channel through a table of 256 values."""
-    index = x.flatten(2).long()  # [B, C, H * W]
-    low, high = index.aminmax(dim=2, keepdim=True)
-    stretched = own.autocontrast & (high > low)
-    white = constant((255,), torch.float64, x.device)  # a number over a tensor is not rounded well
-    scale = white / torch.where(stretched, high - low, 255)
-    table = (own.table * scale - torch.where(stretched, low, 0) * scale).long().clamp(0, 255)
-    count = index.new_zeros(*index.shape[:2], 256)
-    count.scatter_add_(2, index, index.new_ones(()).expand_as(index))
-    step = (index.shape[2] - count.gather(2, high)) // 255  # of pixels from one level to the next
-    equal = (count.cumsum(2) - count + step // 2) // step.clamp(min=1)
-    table = torch.where(own.equalize & (step > 0), equal.clamp(max=255), table)
-    return table.gather(2, index).view(x.shape).float()
-
-
 def _enhance(x: Tensor, own: _Settings) -> Tensor:
-    """Away from black, the mean grey, the grey picture or the smooth one; cut off, not rounded."""
+    """Away from black, the mean grey, the grey picture or the smooth one; still to be cut off."""
     luma = _luma(x)
     mean = (luma.mean((1, 2, 3), keepdim=True) + 0.5).floor()
     dull = torch.where(own.color, luma, mean * own.contrast)
     dull = torch.where(own.sharpness, _smooth(x), dull)
-    return (dull + own.factor * (x - dull)).clamp(0, 255).trunc()
+    return (x - dull).mul_(own.factor).add_(dull).clamp_(0, 255)
 
 
 def _luma(x: Tensor) -> Tensor:
@@ -163,7 +139,8 @@ def _luma(x: Tensor) -> Tensor:
     if x.shape[1] != 3:
         return (x.mean(1, keepdim=True) + 0.5).floor()
     red, green, blue = x.split(1, dim=1)
-    return ((19595 * red + 38470 * green + 7471 * blue + 32768) / 65536).floor()
+    luma = torch.add(red * (19595 / 65536), green, alpha=38470 / 65536)  # all of it is exact
+    return luma.add_(blue, alpha=7471 / 65536).add_(0.5).floor_()
 
 
 def _smooth(x: Tensor) -> Tensor:
@@ -171,22 +148,40 @@ def _smooth(x: Tensor) -> Tensor:
     if min(x.shape[-2:]) < 3:
         return x
     out, inner = x.clone(), x[..., 1:-1, 1:-1]
-    around = F.avg_pool2d(x, 3, stride=1, divisor_override=13)
-    out[..., 1:-1, 1:-1] = torch.add(around, inner, alpha=4 / 13).round()
+    three = x[..., :-2, :] + x[..., 1:-1, :] + x[..., 2:, :]
+    nine = three[..., :-2] + three[..., 1:-1] + three[..., 2:]
+    out[..., 1:-1, 1:-1] = nine.add_(inner, alpha=4).div_(13).round_()
     return out
+
+
+def _tone(x: Tensor, own: _Settings) -> Tensor:
+    """Each channel, cut off to whole numbers, through a table of 256 values."""
+    index = x.flatten(2).long()  # [B, C, H * W]
+    low, high = index.aminmax(dim=2, keepdim=True)
+    stretched = own.autocontrast & (high > low)
+    white = constant((255,), torch.float64, x.device)  # a number over a tensor is not rounded well
+    scale = white / torch.where(stretched, high - low, 255)
+    table = (own.table * scale - torch.where(stretched, low, 0) * scale).int()
+    one = constant((1,), torch.int32, x.device)
+    count = torch.zeros(*index.shape[:2], 256, dtype=torch.int32, device=x.device)
+    count.scatter_add_(2, index, one.expand_as(index))
+    step = (index.shape[2] - count.gather(2, high)) // 255  # of pixels from one level to the next
+    equal = (count.cumsum(2, dtype=torch.int32) - count + step // 2) // step.clamp(min=1)
+    table = torch.where(own.equalize & (step > 0), equal.clamp(max=255), table)
+    return table.float().gather(2, index).view(x.shape)
 
 
 def _warp(x: Tensor, y: Tensor | None, matrix: Tensor, fill: int) -> Pair:
     """The nearest source pixel of each pixel; in y, what comes from outside is ignored."""
     height, width = x.shape[-2:]
     by_col, by_row, start = matrix[..., None, None].unbind(2)  # [B, 2, 1, 1] each
-    col = torch.arange(width, device=x.device)
-    row = torch.arange(height, device=x.device)[:, None]
-    source = (by_col * col + start + by_row * row) >> 16  # [B, 2, H, W]: col, row
-    last = constant((width - 1, height - 1), torch.int64, x.device)[:, None, None]
-    near = source.clamp(min=0).minimum(last)
-    inside = (near == source).all(1)  # [B, H, W]
-    index = torch.add(near[:, 0], near[:, 1], alpha=width).flatten(1)
+    col = torch.arange(width, device=x.device, dtype=torch.int32)
+    row = torch.arange(height, device=x.device, dtype=torch.int32)[:, None]
+    source = start.addcmul(by_col, col).addcmul(by_row, row) >> 16  # [B, 2, H, W]
+    col, row = source.unbind(1)
+    near_col, near_row = col.clamp(0, width - 1), row.clamp(0, height - 1)
+    inside = (near_col == col) & (near_row == row)  # [B, H, W]
+    index = near_col.add(near_row, alpha=width).flatten(1).long()
     moved = x.flatten(2).gather(2, index[:, None].expand(-1, x.shape[1], -1)).view(x.shape)
     if has_pixel_labels(y):
         y = y.flatten(1).gather(1, index).view(y.shape).masked_fill(~inside, IGNORE)

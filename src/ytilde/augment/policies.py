@@ -38,22 +38,24 @@ class RandAugment:
         for name in self.operations:
             if name not in OPERATIONS:
                 raise BadInput(unknown("operation", name, OPERATIONS))
+        if not (self.n >= 1 and 0 < self.p <= 1 and self.operations):
+            raise BadInput(f"{self} does nothing: n must be 1 or more, and p in (0, 1]")
         if self.magnitude is not None and not 0 <= self.magnitude <= 10:
             raise BadInput(f"RandAugment's magnitude is {self.magnitude}, but it goes from 0 to 10")
 
     @property
     def draws(self) -> int:
-        return 3 * self.n
+        return 2 * self.n
 
     def __call__(self, x: Tensor, y: Tensor | None, u: Tensor) -> Pair:
-        which, strength, side = u.view(3, self.n, -1)
+        which, strength = u.unflatten(0, (2, self.n))
         codes = constant((*map(code, self.operations), code("identity")), torch.int64, x.device)
         count = len(self.operations)
-        chosen = torch.where(which < self.p, which * (count / self.p), count)
+        kind = codes[(which * (count / self.p)).long().clamp_(max=count)]
+        strength = 2 * strength - 1  # uniform on either side of the image as it is
         if self.magnitude is not None:
-            strength = torch.full_like(strength, self.magnitude / 10)
-        strength = torch.where(side < 0.5, -strength, strength)
-        return operate(x, y, codes[chosen.long().clamp(max=count)], strength, self.fill)
+            strength = torch.where(strength < 0, -self.magnitude / 10, self.magnitude / 10)
+        return operate(x, y, kind, strength, self.fill)
 
 
 @dataclass(frozen=True)
