@@ -88,36 +88,42 @@ class _Settings(NamedTuple):
     color: Tensor
     sharpness: Tensor
     table: Tensor  # [B, 1, 256] float64: posterize, solarize and invert
-    autocontrast: Tensor  # [B, 1, 1] bool, like equalize
+    not_stretched: Tensor  # [B, 1, 1]: no autocontrast
     equalize: Tensor
     matrix: Tensor  # [B, 2, 3] int32: from a target pixel (col, row, 1) to 65536 times its source
 
 
 def _settings(kind: Tensor, strength: Tensor, height: int, width: int) -> _Settings:
-    rotate, shear_x, shear_y, right, down, factor, bits, solarize = (
-        constant(_TABLE, torch.float64, kind.device)[kind] * strength[..., None]
-    ).unbind(-1)
+    def pair(of_x: float, of_y: float) -> Tensor:
+        return constant((of_x, of_y), torch.float64, kind.device)[:, None, None]
+
+    own = constant(_TABLE, torch.float64, kind.device)[kind] * strength[..., None]  # [n, B, 8]
+    rotate, shear, shift, factor, bits, solarize = own.movedim(2, 0).split((1, 2, 2, 1, 1, 1))
     marked = constant(_MARKED, torch.bool, kind.device)[kind][..., None, None].movedim(2, 0)
     autocontrast, equalize, contrast, color, sharpness = marked
     level = torch.arange(256, device=kind.device)
-    table = level - level.remainder(bits.abs().round().exp2()[..., None])  # [n, B, 256]
-    table = torch.where(table >= (256 - solarize.abs())[..., None], 255 - table, table)
+    table = level - level.remainder(bits[0].abs().round().exp2()[..., None])  # [n, B, 256]
+    table = torch.where(table >= (256 - solarize[0].abs())[..., None], 255 - table, table)
     # Rotations are about the centre and shears about the corner; pixels lie at their middles.
     angle = torch.deg2rad(rotate)
     cos, sin = angle.cos(), angle.sin()
-    x_by_row, y_by_col = shear_x - sin, shear_y + sin
-    x_start = (cos - 1) * (0.5 - width / 2) + x_by_row * 0.5 + sin * (height / 2)
-    y_start = (cos - 1) * (0.5 - height / 2) + y_by_col * 0.5 - sin * (width / 2)
-    x_start, y_start = x_start + right * width + 0.5, y_start + down * height + 0.5
-    matrix = torch.stack([cos, x_by_row, x_start, y_by_col, cos, y_start], -1)
+    across = shear + pair(-1, 1) * sin  # [2, n, B]: what a row adds to x and a column to y
+    start = (
+        pair(width / 2, height / 2)
+        .addcmul(pair(0.5 - width / 2, 0.5 - height / 2), cos)
+        .addcmul(pair(0.5 - height / 2, 0.5 - width / 2), across)
+        .addcmul(pair(height / 2, width / 2), shear)
+        .addcmul(pair(width, height), shift)
+    )
+    matrix = torch.stack([cos[0], across[0], start[0], across[1], cos[0], start[1]], -1)
     matrix = (matrix * 65536 + 0.5).floor_().int().unflatten(-1, (2, 3))
     return _Settings(
-        (1 + factor).float()[..., None, None, None],
+        (1 + factor[0]).float()[..., None, None, None],
         contrast[..., None],
         color[..., None],
         sharpness[..., None],
         table[:, :, None],
-        autocontrast,
+        ~autocontrast,
         equalize,
         matrix,
     )
@@ -158,14 +164,14 @@ def _tone(x: Tensor, own: _Settings) -> Tensor:
     """Each channel, cut off to whole numbers, through a table of 256 values."""
     index = x.flatten(2).long()  # [B, C, H * W]
     low, high = index.aminmax(dim=2, keepdim=True)
-    stretched = own.autocontrast & (high > low)
-    white = constant((255,), torch.float64, x.device)  # a number over a tensor is not rounded well
-    scale = white / torch.where(stretched, high - low, 255)
-    table = (own.table * scale - torch.where(stretched, low, 0) * scale).int()
-    one = constant((1,), torch.int32, x.device)
     count = torch.zeros(*index.shape[:2], 256, dtype=torch.int32, device=x.device)
-    count.scatter_add_(2, index, one.expand_as(index))
-    step = (index.shape[2] - count.gather(2, high)) // 255  # of pixels from one level to the next
+    count.scatter_add_(2, index, constant((1,), torch.int32, x.device).expand_as(index))
+    last = count.gather(2, high)
+    kept = own.not_stretched | (high == low)
+    white = constant((255,), torch.float64, x.device)  # a number over a tensor is not rounded well
+    scale = white / (high - low).masked_fill_(kept, 255)
+    table = (own.table * scale - low.masked_fill(kept, 0) * scale).int()
+    step = (index.shape[2] - last) // 255  # of pixels from one level to the next
     equal = (count.cumsum(2, dtype=torch.int32) - count + step // 2) // step.clamp(min=1)
     table = torch.where(own.equalize & (step > 0), equal.clamp(max=255), table)
     return table.float().gather(2, index).view(x.shape)
@@ -180,9 +186,9 @@ def _warp(x: Tensor, y: Tensor | None, matrix: Tensor, fill: int) -> Pair:
     source = start.addcmul(by_col, col).addcmul(by_row, row) >> 16  # [B, 2, H, W]
     col, row = source.unbind(1)
     near_col, near_row = col.clamp(0, width - 1), row.clamp(0, height - 1)
-    inside = (near_col == col) & (near_row == row)  # [B, H, W]
+    outside = (near_col != col) | (near_row != row)  # [B, H, W]
     index = near_col.add(near_row, alpha=width).flatten(1).long()
     moved = x.flatten(2).gather(2, index[:, None].expand(-1, x.shape[1], -1)).view(x.shape)
     if has_pixel_labels(y):
-        y = y.flatten(1).gather(1, index).view(y.shape).masked_fill(~inside, IGNORE)
-    return torch.where(inside[:, None], moved, fill), y
+        y = y.flatten(1).gather(1, index).view(y.shape).masked_fill(outside, IGNORE)
+    return moved.masked_fill_(outside[:, None], fill), y
