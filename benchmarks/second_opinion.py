@@ -1,0 +1,142 @@
+"""Rungs of `second_opinion` on CIFAR-10N: what each part of the method earns. For one GPU.
+
+    YTILDE_DATA=data python benchmarks/second_opinion.py --labels random1 --val 0.1 --rungs strict leaky
+
+Each rung is the method with some of its fields changed. With --val the rungs are compared on
+held-out noisy labels; test accuracy is recorded beside that and chooses nothing. One JSON line a
+run, with what every epoch cost.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ytilde import datasets, noise
+from ytilde.cli import versions
+from ytilde.data import Data
+from ytilde.engine import Recipe, Record, Trainer
+from ytilde.method import create, fit_method
+
+RUNGS: dict[str, dict[str, Any]] = {
+    "strict": {},
+    "strict ratio": {"rule": "ratio"},
+    "leaky": {"strict": False},
+    "leaky ratio": {"strict": False, "rule": "ratio"},
+    "closing": {"closing": 0.7},
+    "soft": {"temperature": 1.0},
+}
+SETS = {"worst": "cifar10n-worst", "random1": "cifar10n-random1", "aggregate": "cifar10n-aggre"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--labels", default="random1")
+    parser.add_argument("--rungs", nargs="*", default=["strict"])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--val", type=float, default=0.0)
+    parser.add_argument("--backbone", default="resnet18")
+    parser.add_argument("--augment", default="crop4+flip")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--every", type=int, default=5, help="epochs between two looks at the test")
+    parser.add_argument("--method", default="second_opinion")
+    parser.add_argument("--set", action="append", default=[], help="field=value of the method")
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--extra", type=float, default=0.0, help="symmetric noise on top, a share")
+    parser.add_argument("--rows", type=int, default=0, help="use only so many rows (a trial)")
+    parser.add_argument("--out", type=Path, default=Path("results/second_opinion.jsonl"))
+    options = parser.parse_args()
+    train = datasets.load(SETS.get(options.labels, options.labels), split="train")
+    test = datasets.load("cifar100" if "100" in options.labels else "cifar10", split="test")
+    if options.rows:
+        train, test = train.rows(torch.arange(options.rows)), test.rows(torch.arange(options.rows))
+    if options.extra:
+        generator = torch.Generator().manual_seed(0)
+        more = noise.symmetric(train.y, train.num_classes, rate=options.extra, generator=generator)
+        train = replace(train, y=more.y)
+    own = {k: json.loads(v) for k, v in (text.split("=") for text in options.set)}
+    for seed in options.seeds:
+        for rung in options.rungs:
+            line = run(rung, RUNGS[rung] | own, seed, train, test, options)
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            with options.out.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def run(
+    rung: str, fields: dict[str, Any], seed: int, train: Data, test: Data, options: Any
+) -> dict[str, Any]:
+    recipe = Recipe(
+        epochs=options.epochs,
+        batch_size=options.batch,
+        lr=options.lr,
+        weight_decay=5e-4,
+        schedule="cosine",
+        augment=options.augment,
+        val=options.val,
+        keep="last",
+        seed=seed,
+        device=options.device,
+        compile=options.compile,
+    )
+    method = create(options.method, **fields)
+    began = time.perf_counter()
+    clean = train.clean
+    curve: list[Record] = []
+
+    def monitor(trainer: Trainer) -> Record:
+        epoch = len(trainer.history) + 1
+        record: Record = {}
+        if epoch % options.every == 0 or epoch == options.epochs or epoch == 1:
+            record["test_accuracy"] = trainer.score(test)["accuracy"]
+            if hasattr(method, "stats"):
+                record |= method.stats
+            if hasattr(method, "corrected") and clean is not None and not options.val:
+                right = method.corrected().cpu() == clean
+                record["labels_right"] = float(right.float().mean())
+        return record
+
+    def show(record: Record) -> None:
+        keep = ("epoch", "loss", "val_accuracy", "test_accuracy", "agree", "now", "Tdiag", "sharp",
+                "labels_right", "train_seconds", "seconds")  # fmt: skip
+        row = {k: round(v, 4) for k, v in record.items() if k in keep}
+        row["clock"] = round(time.perf_counter() - began, 1)
+        curve.append(row)
+        if "test_accuracy" in record or record["epoch"] < 4:
+            print(rung, seed, row, flush=True)
+
+    folder = options.work / f"{options.labels}-{rung}-{seed}".replace(" ", "_") if options.work else None
+    trainer = fit_method(
+        method, train, recipe, backbone=options.backbone, monitor=monitor, on_record=show,
+        folder=folder, resume=folder is not None and folder.exists(), checkpoint_every=60,
+    )  # fmt: skip
+    print(rung, trainer.notes, flush=True)
+    last = trainer.history[-1]
+    return {
+        "rung": rung,
+        "labels": options.labels,
+        "extra": options.extra,
+        "fields": fields,
+        "seed": seed,
+        "rows": len(train),
+        "recipe": {k: getattr(recipe, k) for k in ("epochs", "batch_size", "lr", "val", "augment")},
+        "backbone": options.backbone,
+        "val_accuracy": last.get("val_accuracy"),
+        "test_accuracy": last.get("test_accuracy"),
+        "seconds": round(time.perf_counter() - began, 1),
+        "curve": curve,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "versions": versions(),
+    }
+
+
+if __name__ == "__main__":
+    main()
