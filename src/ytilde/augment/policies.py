@@ -80,7 +80,7 @@ class AutoAugment:
         return operate(x, y, kind, strength, self.fill)
 
 
-# The paper's table 7: operation, probability, level; levels that mean nothing are left out.
+# The paper's table 7: operation, probability, level (0 where it means nothing, 10 for all of it).
 _POLICY: tuple[tuple[tuple[str, float, int], tuple[str, float, int]], ...] = (
     (("invert", 0.1, 10), ("contrast", 0.2, 6)),
     (("rotate", 0.7, 2), ("translate_x", 0.3, 9)),
