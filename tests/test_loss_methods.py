@@ -437,6 +437,35 @@ def test_sop_plus_holds_the_first_view_fixed_in_the_consistency():
     assert torch.allclose(one, other)
 
 
+def images(rows=40):
+    x = torch.rand(rows, 3, 16, 16, generator=seeded(5))
+    return Data(x, torch.arange(rows) % K, K)
+
+
+@pytest.mark.parametrize("second_view", ["strong", "autoaugment+crop+flip+cutout4"])
+def test_sop_plus_takes_a_second_view_of_its_own(second_view):
+    data, views = images(), []
+    method = create("sop_plus", second_view=second_view)
+    method.build(make_spec(data, "lenet5", RECIPE))
+    method.net.register_forward_pre_hook(lambda net, inputs: views.append(inputs[0]))
+    method.loss(Batch(data.x, data.y, torch.arange(len(data))), step(seed=1))
+    first, second = views[0].chunk(2)
+    assert torch.equal(first, data.x)  # the recipe's view: here as it is
+    assert torch.equal(second, method.second_augment()(data.x, generator=seeded(1)))
+    assert (second != first).flatten(1).any(1).float().mean() > 0.8
+
+
+def test_sop_plus_jitters_features_by_their_spread():
+    spread = torch.tensor([1.0, 10.0, 100.0])
+    x = spread * torch.randn(400, D, generator=seeded(1))
+    method = create("sop_plus", second_view="strong")
+    method.build(make_spec(Data(x, torch.arange(400) % K, K), BACKBONE, RECIPE))
+    moved = method.views(x, step())[1] - x
+    assert (moved.std(0) / (0.6 * spread) - 1).abs().max() < 0.15
+    with pytest.raises(BadInput, match="does not work on features"):
+        fitted(lambda: create("sop_plus", second_view="autoaugment"), blobs())
+
+
 # ---- shared --------------------------------------------------------------------------------------
 
 
