@@ -208,6 +208,33 @@ def test_data_crosses_to_other_processes_by_value():
     assert isinstance(_sent(data).x, np.ndarray) and isinstance(_sent(data).y, np.ndarray)
 
 
+def test_what_processes_share_is_named_by_the_nearest_class():
+    """A plugin's `by_rows`, the word of 0.1, still counts, and wins over what it inherits."""
+
+    class Old(nn.Module):
+        by_rows = ("part",)
+
+        def __init__(self):
+            super().__init__()
+            self.part, self.other = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    class New(Old):
+        row_parallel = ("other",)
+
+    class OldAgain(New):
+        by_rows = ("part", "other")
+
+    class Inherits(New):
+        pass
+
+    for cls, names in ((Old, ["part"]), (New, ["other"]), (Inherits, ["other"])):
+        module = cls()
+        assert parallel.heavy_modules(nn.Sequential(module)) == [getattr(module, n) for n in names]
+    module = OldAgain()
+    assert parallel.heavy_modules(module) == [module.part, module.other]
+    assert parallel.heavy_modules(nn.Linear(2, 2)) == []
+
+
 def test_on_gpus_batch_norm_is_synchronised(monkeypatch):
     monkeypatch.setattr(parallel.Team, "broadcast_", lambda self, tensors: None)
     method = create("ce")

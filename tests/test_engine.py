@@ -392,6 +392,10 @@ def test_a_tenth_is_held_out_from_a_thousand_rows_on():
         assert default_recipe((20,), 1000, **unsaid).keep == "best"
         assert default_recipe((20,), 999, **unsaid).keep == "last"
     assert default_recipe((20,), 999, val=0.3).val == 0.3
+    for asked in ({"keep": "best"}, {"keep": "best_nll"}, {"patience": 3}):  # of what, else?
+        assert default_recipe((20,), 100, **asked).val == 0.1
+        assert default_recipe((20,), 100, val=0.0, **asked).val == 0.0
+    assert default_recipe((20,), 100, keep="last", patience=0).val == 0.0
     with pytest.raises(BadInput, match="val must be a number"):
         default_recipe((20,), 1000, val="some")
 

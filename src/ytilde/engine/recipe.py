@@ -122,8 +122,9 @@ def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: An
     """A sensible recipe for tables, features, small and large images, and pixel labels.
 
     Every way to fit asks here, so that the same rows get the same recipe. Epochs are chosen so that
-    small data sets get enough steps. `val` ("auto") is a tenth from 1,000 rows on and nothing below
-    that; where 100 labels or more are held out, `keep` is the best epoch by them.
+    small data sets get enough steps. `val` ("auto") is a tenth from 1,000 rows on and nothing below,
+    unless `keep` or `patience` ask for it; where 100 labels or more are held out, `keep` is the
+    best epoch by them.
 
     Args:
         shape: of one input, (D,) or (C, H, W).
@@ -132,8 +133,9 @@ def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: An
         own: fields that replace what would be chosen; None (or val="auto") leaves the choice.
     """
     own = {name: value for name, value in own.items() if value is not None}
-    if isinstance(own.get("val", "auto"), str) and own.get("val", "auto") == "auto":
-        own["val"] = HELD_OUT if n >= ENOUGH_ROWS else 0.0
+    if isinstance(val := own.get("val", "auto"), str) and val == "auto":
+        asked = own.get("keep", "last") != "last" or own.get("patience")
+        own["val"] = HELD_OUT if n >= ENOUGH_ROWS or asked else 0.0
     if len(shape) == 1:
         base = Recipe(optimizer="adamw", lr=2e-3, weight_decay=1e-4, batch_size=128)
         steps, most = 2000, 100
