@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from .. import checkpoint
-from ..data import IGNORE, BadInput, Batch, Data
+from ..data import IGNORE, BadInput, Batch, Data, plural
 from ..images import read_rows, row_name
 from .device import layout
 from .parallel import Team
 from .recipe import Recipe
 
-UNREADABLE = "files that cannot be read"  # how the note on them begins
 Index = Tensor | Mapping[str, Tensor] | Callable[[], Any]
 Batches = list[Tensor] | dict[str, list[Tensor]]  # row numbers; of named streams, theirs
 
@@ -116,6 +115,7 @@ class Feed:
         self.module, self.device, self.team, self.workers = module, device, team, workers
         self.notes, self.folder = notes, folder
         self.unreadable: set[str] = set()  # files that could not be read
+        self._told = ""  # the note on them
         self._resident: dict[int, tuple[Data, Data]] = {}
 
     # ---- what training takes --------------------------------------------------------------------
@@ -192,8 +192,10 @@ class Feed:
         self.unreadable |= names
         known = sorted(self.unreadable)
         shown = ", ".join(known[:3]) + (", ..." if len(known) > 3 else "")
-        self.notes[:] = [note for note in self.notes if not note.startswith(UNREADABLE)]
-        self.notes.append(f"{UNREADABLE} and take no part: {len(known)} ({shown})")
+        if self._told in self.notes:
+            self.notes.remove(self._told)
+        self._told = f"{plural(len(known), 'unreadable file')} skipped: {shown}"
+        self.notes.append(self._told)
         if self.folder:
             checkpoint.write_text(self.folder / "unreadable.txt", "\n".join(known) + "\n")
 

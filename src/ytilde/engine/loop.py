@@ -112,8 +112,9 @@ class Trainer:
                     step = run.begin(epoch)
                     for inputs in run.inputs():
                         step(inputs)
+                    mean_loss = run.mean_loss()
                 record: Record = {"stage": stage, "epoch": epoch + 1, "epochs": recipe.epochs}
-                record |= {"loss": run.mean_loss(), "lr": recipe.lr * run.factor}
+                record |= {"loss": mean_loss, "lr": recipe.lr * run.factor}
                 record["train_seconds"] = round(time.perf_counter() - began, 4)
                 if validate:
                     with run.average.in_use():

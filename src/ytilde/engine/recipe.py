@@ -122,9 +122,9 @@ def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: An
     """A sensible recipe for tables, features, small and large images, and pixel labels.
 
     Every way to fit asks here, so that the same rows get the same recipe. Epochs are chosen so that
-    small data sets get enough steps. `val` ("auto") is a tenth from 1,000 rows on and nothing below,
-    unless `keep` or `patience` ask for it; where 100 labels or more are held out, `keep` is the
-    best epoch by them.
+    small data sets get enough steps. `val` ("auto") is a tenth with 1,000 rows or more, and nothing
+    below that unless `keep` or `patience` need it; where 100 labels or more are held out, `keep` is
+    the best epoch by them.
 
     Args:
         shape: of one input, (D,) or (C, H, W).
