@@ -96,13 +96,13 @@ class Trainer:
         recipe = recipe or self.recipe
         recipe = replace(recipe, epochs=epochs or recipe.epochs, lr=recipe.lr if lr is None else lr)
         finished = self.checkpoints.restore_finished_stage(stage)
-        if finished is not None:
+        if finished is not None:  # by this run, before it was stopped
             self.history = finished
             return
         run = Stage(self, stage, loss, params, data, recipe, rows)
         best = Best(recipe, self.val is not None and validate)
         start, self.history = self.checkpoints.restore(run, best) or (0, self.history)
-        last_good = snapshot(self.method)
+        last_good = snapshot(self.method)  # of the last whole epoch
         for epoch in range(start, recipe.epochs):
             if best.stale:
                 break
@@ -126,7 +126,7 @@ class Trainer:
             record["seconds"] = round(time.perf_counter() - began, 4)
             self.history.append(record)
             self.on_record(record)
-            yield record
+            yield record  # the caller may change state here; all processes go on with the leader's
             self.team.broadcast_(self.method.state_dict().values())
             last_good = snapshot(self.method)
             if epoch + 1 < recipe.epochs:
