@@ -58,7 +58,7 @@ def corrupt(text: str, x: np.ndarray, y: np.ndarray, seed: int) -> np.ndarray:
 
 
 def ours(x: np.ndarray, y: np.ndarray, wrong: np.ndarray, test: Any, seed: int) -> dict:
-    clf = Classifier("elr", "mlp:width=128,depth=1", random_state=seed)
+    clf = Classifier("elr", "mlp:width=128,depth=1", val=0.0, random_state=seed)
     data = Data(torch.from_numpy(x), torch.from_numpy(y), int(y.max()) + 1)
     probs, _ = clf._out_of_fold(data, 5)  # what clf.audit(x, y) judges by
     found = audit(probs, y)

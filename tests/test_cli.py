@@ -88,7 +88,7 @@ def table(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(table):
     folder = table / "run"
-    ytilde("fit", table / "train.csv", "--label", "label", *FAST, "--out", folder,
+    ytilde("fit", table / "train.csv", "--label", "label", *FAST, "--out", folder, "--val", "0.1",
            "--test", table / "test.csv", "--noise", "symmetric:0.2")  # fmt: skip
     return folder
 
@@ -390,7 +390,7 @@ def test_a_fit_says_which_epoch_it_keeps(table, tmp_path, keep):
 
 def test_a_log_shows_how_far_a_fit_and_an_audit_are(table, tmp_path):
     words = ["fit", table / "train.csv", "--epochs", "20", *FAST[2:], "--out", tmp_path / "r"]
-    lines = ytilde(*words).stdout.splitlines()
+    lines = ytilde(*words, "--val", "0.1").stdout.splitlines()
     shown = [line for line in lines if "/20" in line]
     assert [line.split()[1] for line in shown] == [f"{k}/20" for k in range(2, 21, 2)]
     assert all("loss" in line and "noisy val" in line for line in shown)

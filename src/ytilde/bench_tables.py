@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from . import datasets, noise
 from .backbones import list_backbones
@@ -195,6 +195,8 @@ def is_of(value: Any, hint: Any) -> bool:
         return isinstance(value, dict) and all(is_of(v, inner[1]) for v in value.values())
     if get_origin(hint) in (list, tuple):
         return isinstance(value, list | tuple) and all(is_of(v, inner[0]) for v in value)
+    if get_origin(hint) is Literal:
+        return isinstance(value, str)  # which words, Recipe checks
     if inner:
         return any(is_of(value, each) for each in inner)
     if hint in (int, float) and isinstance(value, bool):

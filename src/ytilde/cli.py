@@ -32,8 +32,18 @@ from .contrastive import PROBES, Settings
 from .data import IGNORE, BadInput, Data, few, plural, unknown, which_rows
 from .diagnosis import diagnose_data
 from .encoder import Encoder
-from .engine import Diverged, Recipe, Record, Trainer, default_recipe, hash_of
-from .estimator import RECIPE_FIELDS, Classifier
+from .engine import (
+    REFIT_FIELDS,
+    Diverged,
+    Recipe,
+    Record,
+    Trainer,
+    best_epoch,
+    choices,
+    default_recipe,
+    hash_of,
+)
+from .estimator import Classifier
 from .files import is_stream, write_atomic, write_csv
 from .flags import field_comments, parse_flags, read_flags
 from .images import row_name, unreadable
@@ -150,7 +160,6 @@ def fit(
     fields, settings = parse_flags(ctx.args, "ce" if auto else method)
     made = method if auto else create(method, **fields)  # refuses a wrong field before reading
     seed = settings.pop("seed", 0)
-    settings |= {"val": settings.get("val", 0.1)}
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
     found = _read(source, data_root, strict=strict, **read)
     data = found.data
@@ -162,6 +171,8 @@ def fit(
         raise BadInput(f"--task {task} does not fit {source}: check its labels")
     names = data.names
     tests = _test_data(source, test, data_root, names, found.schema, read)
+    if resume and out_folder:
+        settings |= _as_begun(out_folder, settings)
     recipe = default_recipe(data.shape, len(data), data.y.dim() > 1, seed=seed, **settings)
     corrupted, told = _corrupt(data, noise_text, recipe)
     config = {
@@ -180,7 +191,7 @@ def fit(
     inputs = _inputs(source, data_root, test, encoder, *paths)
     with Run.open(folder, config, resume=resume, force=force, inputs=inputs) as run:
         signal.signal(signal.SIGTERM, _terminated)
-        own = {name: getattr(recipe, name) for name in RECIPE_FIELDS}
+        own = {name: getattr(recipe, name) for name in REFIT_FIELDS}
         own |= {"encoder": encoder, "pretrain": pretrain}
         clf = Classifier(made, backbone, random_state=seed, **own)
         monitor = (lambda trainer: _measure(trainer, tests)) if tests else None
@@ -224,6 +235,14 @@ def fit(
     if trainer is None:
         out.print("interrupted: the same command with --resume goes on")
         raise typer.Exit(130)
+
+
+def _as_begun(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a run that goes on holds out, where it is not said: 0.1 held out a tenth of any rows."""
+    if "val" in settings or not (folder / "config.json").exists():
+        return {}
+    recipe = Run.config(folder).get("recipe")
+    return {"val": recipe["val"]} if isinstance(recipe, dict) and "val" in recipe else {}
 
 
 def _encoder_digest(path: str | Path | None) -> str | None:
@@ -304,8 +323,7 @@ def summarise(history: list[Record], keep: str = "last") -> dict[str, Any]:
     if "val_accuracy" in kept:
         if keep != "last":
             stage = [record for record in history if record["stage"] == kept["stage"]]
-            by_nll = keep == "best_nll"
-            kept = max(stage, key=lambda r: -r["val_nll"] if by_nll else r["val_accuracy"])
+            kept = best_epoch(stage, keep)
             summary["kept_epoch"] = kept["epoch"]
         summary["val_accuracy"] = kept["val_accuracy"]
     if not any("test_accuracy" in record for record in history):
@@ -907,12 +925,13 @@ def _chosen_by_data() -> list[str]:
 
 
 def _print_fields(cls: Any, preset: dict[str, Any]) -> None:
-    comments = field_comments(cls)
+    comments, words = field_comments(cls), choices(cls)
     table = Table("option", "default", "meaning")
     for field in dataclasses.fields(cls):
         default = preset.get(field.name, field.default)
         flag = f"--{field.name.replace('_', '-')}"
-        table.add_row(flag, str(default), comments.get(field.name, ""))
+        meaning = [", ".join(words.get(field.name, ())), comments.get(field.name, "")]
+        table.add_row(flag, str(default), "; ".join(filter(None, meaning)))
     out.print(table)
 
 

@@ -19,7 +19,7 @@ from .augment import make_augment, two_views
 from .checkpoint import locked
 from .data import IGNORE, BadInput, Batch, Data, Spec, Step, check_ranges, unknown
 from .encoder import Encoder
-from .engine import RandomState, Recipe, Record, Trainer
+from .engine import RandomState, Recipe, Record, Trainer, to_device
 
 CHECKPOINT_EVERY = 30.0  # seconds
 DONE = "encoder.safetensors"  # in a stage's folder, once it is finished
@@ -109,7 +109,7 @@ class SimCLR(nn.Module):
 
     mean: Tensor
     std: Tensor
-    by_rows = ("backbone",)  # what costs: compiled where that is asked for
+    row_parallel = ("backbone",)  # what costs: compiled where that is asked for
 
     def __init__(self, spec: Spec, settings: Settings) -> None:
         super().__init__()
@@ -196,8 +196,7 @@ def _simclr(
         on_record=on_record,
         checkpoint_every=CHECKPOINT_EVERY,
     )
-    module.to(trainer.device)
-    module.to(memory_format=trainer.layout)  # type: ignore[call-overload]
+    to_device(module, trainer.device)
     trainer.train("simclr", module.loss, list(module.parameters()), data)
     about = dataclasses.asdict(settings) | {"lr": recipe.lr, "rows": len(data)}
     about |= {k: v for k, v in _last(trainer.history, "knn_accuracy").items() if k in PROBES}

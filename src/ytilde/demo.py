@@ -29,6 +29,7 @@ from .outputs import check_outputs
 ROBUST = "elr"
 NAMES = {"ce": "plain training", ROBUST: "robust training"}
 SETTINGS: dict[str, Any] = {"backbone": "lenet5", "augment": "none", "random_state": 0}
+SETTINGS["val"] = 0.0  # all rows to the last epoch, where learning by heart shows
 EPOCHS = 30
 FOLDS = 3
 RATE = 0.4

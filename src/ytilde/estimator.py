@@ -26,20 +26,25 @@ from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from .backbones import without_weights
 from .data import IGNORE, BadInput, Batch, Data, Rows, few, plural
 from .encoder import Encoder
-from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe, hash_of
+from .engine import (
+    REFIT_FIELDS,
+    History,
+    Recipe,
+    Record,
+    Trainer,
+    choose_device,
+    default_recipe,
+    hash_of,
+    to_device,
+)
 from .images import without_unreadable
-from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
+from .method import Method, backbone_name, create, fit_method, make_spec, unseen
 from .outputs import check_replaceable
 from .readers import Schema, as_inputs, fingerprint, read_features
 from .transition import confident_joint
 from .transition import given as given_transition
 from .tuning import SHORT_LIST, choose_method, of_race
 
-RECIPE_FIELDS = (
-    "epochs", "batch_size", "optimizer", "lr", "pretrained_lr", "momentum", "weight_decay",
-    "schedule", "augment", "precision", "ema", "clip", "val", "keep", "patience", "balance",
-    "device",
-)  # fmt: skip
 KEPT = 2**28  # bytes of an audit's probabilities and T(x) up to which they are kept in a file
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
 
@@ -52,7 +57,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     own nn.Module that returns features. encoder: a file made by `ytilde pretrain`, from which its
     networks start; pretrain: make one first, as in "simclr:epochs=100"; pretrained_lr: the rate of
     such weights and of your own module's, as a share of lr.
-    What is left at None is chosen by the kind of data.
+    What is left at None is chosen by the kind of data, as in `ytilde fit`; so are val="auto" (a
+    tenth of the rows is held out from 1,000 rows on, nothing below) and keep=None (the best epoch
+    by noisy validation where 100 labels or more are held out, else the last).
     X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]), or a DataFrame, whose
     text columns are categories, or image files, as in `ytilde fit`. y: ints or strings, one a row
     (-1 is a class like any other, as scikit-learn has it) or one a pixel (-1 = ignore).
@@ -77,12 +84,18 @@ class Classifier(ClassifierMixin, BaseEstimator):
         precision: str = "auto",
         ema: float = 0.0,
         clip: float = 0.0,
-        val: float = 0.0,
+        val: float | str = "auto",
         keep: str | None = None,
         patience: int = 0,
         balance: bool = False,
+        workers: int = 2,
         random_state: int | np.random.RandomState | None = 0,
+        split_seed: int | None = None,
+        init_seed: int | None = None,
+        order_seed: int | None = None,
         device: str = "auto",
+        graph: bool = True,
+        compile: bool = False,
         devices: int = 1,
         encoder: str | Path | None = None,
         pretrain: str | None = None,
@@ -105,8 +118,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.keep = keep
         self.patience = patience
         self.balance = balance
+        self.workers = workers
         self.random_state = random_state
+        self.split_seed = split_seed
+        self.init_seed = init_seed
+        self.order_seed = order_seed
         self.device = device
+        self.graph = graph
+        self.compile = compile
         self.devices = devices
         self.encoder = encoder
         self.pretrain = pretrain
@@ -174,7 +193,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         try:
             fresh = type(self.method_)(**self.method_.get_params())
             beside = (_fit_beside, fresh, _sent(data), recipe, alike)
-            with parallel.crew(self.devices, *beside):
+            with parallel.spawn_workers(self.devices, *beside):
                 trainer = fit_method(self.method_, data, recipe, **options)
             self.history_ = trainer.history
         except KeyboardInterrupt:
@@ -217,7 +236,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return create(self.method)
 
     def _recipe(self, data: Data) -> Recipe:
-        own = {name: getattr(self, name) for name in RECIPE_FIELDS}
+        own = {name: getattr(self, name) for name in REFIT_FIELDS}
         seed = self.random_state
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
@@ -459,12 +478,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
         with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
             warnings.filterwarnings("ignore", "The least populated class", UserWarning)
             cuts = list(parts.split(np.zeros(len(data)), labels))
+        whole = clone(self)._recipe(data)  # a fold, of fewer rows, is trained as all of them are
 
         def show(record: Record, number: int) -> None:
             on_record({**record, "stage": f"fold {number} of {folds}: {record['stage']}"})
 
         for number, (train, held) in enumerate(cuts, 1):
-            fitted = clone(self)
+            fitted = clone(self).set_params(val=whole.val, keep=whole.keep)
             if self._is_auto():
                 fitted.set_params(method=self._method_name())  # one race is enough
             fitted.fit_data(
@@ -561,7 +581,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         spec = make_spec(blank.rows(torch.arange(1)), network, self.recipe_)
         self.method_.build(replace(spec, num_train=meta["num_train"]))
         self.method_.load_state_dict({k.removeprefix("method."): v for k, v in tensors.items()})
-        place(self.method_, choose_device(self.device))
+        to_device(self.method_, choose_device(self.device))
         self.method_.eval()
         return self
 

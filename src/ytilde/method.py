@@ -20,7 +20,7 @@ from .backbones import as_backbone, create_backbone, default_backbone
 from .contrastive import DONE, Settings, simclr
 from .data import IGNORE, BadInput, Batch, Data, Spec, Step, check_ranges, unknown
 from .encoder import Encoder, is_pretrained, mark_pretrained
-from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
+from .engine import RandomState, Recipe, Record, Trainer, hash_of, to_device
 from .heads import Head, Softmax, Upsampled
 from .images import unreadable
 from .losses import mean
@@ -36,7 +36,7 @@ class Net(nn.Module):
 
     mean: Tensor
     std: Tensor
-    by_rows: ClassVar[tuple[str, ...]] = ("backbone",)  # what many processes share: see parallel.py
+    row_parallel: ClassVar[tuple[str, ...]] = ("backbone",)  # many processes share it: parallel.py
 
     def __init__(self, spec: Spec, head: Head) -> None:
         super().__init__()
@@ -385,9 +385,10 @@ def fit_method(
         on_record=on_record,
         checkpoint_every=checkpoint_every,
         team=team,
+        notes=notes,
     )
-    trainer.data, trainer.notes = train, [*notes, *trainer.notes]
-    place(method, trainer.device)
+    trainer.data = train
+    to_device(method, trainer.device)
     with team.sharing(method, trainer.device):
         method.fit(train, trainer)
     method.eval()
@@ -447,12 +448,3 @@ def pretrained(
             data = data.rows((~lost).nonzero().flatten())
             spec = make_spec(data, backbone, Recipe(seed=settings.seed))
     return simclr(spec, data, settings, recipe, folder=root, on_record=on_record)
-
-
-def place(method: Method, device: torch.device) -> None:
-    """On the device, images and kernels in the memory layout that is fastest there."""
-    method.to(device)
-    fastest = layout(method, device)
-    for p in method.parameters():
-        if p.dim() == 4:
-            p.data = p.data.contiguous(memory_format=fastest)
