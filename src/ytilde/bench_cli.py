@@ -18,24 +18,16 @@ from rich.live import Live
 from rich.measure import Measurement
 from rich.table import Table as Grid
 
-from . import bench_figures, bench_report
-from .bench import (
-    NOTHING_TO_TUNE,
-    Job,
-    Line,
-    Place,
-    best_point,
-    default_results,
-    done,
-    load_results,
-    needed_data,
-    plan,
-    report,
-    search,
-    sweep,
-    to_tune,
-)
-from .bench_tables import SCALES, Cell, cells, choose, list_tables, load_table
+from .bench import render
+from .bench.figures import NEEDED
+from .bench.figures import write as write_figures
+from .bench.pool import jobs_of, needed_data, sweep
+from .bench.report import report
+from .bench.results import Line, best_point, default_results, done, load_results
+from .bench.run import RunPaths
+from .bench.tables import SCALES, Cell, Job, cells, choose, list_tables, load_table
+from .bench.tune import NOTHING_TO_TUNE, search, to_tune
+from .checkpoint import write_text
 from .data import BadInput, plural, unknown
 from .engine import Record, choose_device
 
@@ -84,14 +76,14 @@ def _check_scale(scale: str) -> None:
         raise BadInput(unknown("scale", scale, SCALES))
 
 
-def _place(
+def _paths(
     scale: str, results: Path | None, data_root: Path | None, device: str, compile: bool, ray: bool
-) -> Place:
+) -> RunPaths:
     _check_scale(scale)
     # auto fits everywhere; of CUDA the nodes of a cluster decide, not this one
     if device != "auto" and not (ray and device.startswith("cuda")):
         choose_device(device)
-    return Place(results or default_results(scale), Place.work, data_root, device, compile)
+    return RunPaths(results or default_results(scale), RunPaths.work, data_root, device, compile)
 
 
 def _lines(folder: Path) -> list[Line]:
@@ -163,18 +155,18 @@ def run_command(
     compile: Compile = False,
 ) -> None:
     """Run what is missing of a table and append one JSON line a run; stop and repeat at will."""
-    place = _place(scale, results, data_root, device, compile, ray)
-    known, jobs = list(done(place.results).values()), dict[str, list[Job]]()
+    paths = _paths(scale, results, data_root, device, compile, ray)
+    known, jobs = list(done(paths.results).values()), dict[str, list[Job]]()
     for name, found in _cells(table, every, only, columns).items():
         for reason, count in Counter(c.reason for c in found if c.reason).items():
             out.print(f"{name}: {count} cells cannot be run: {reason}")
         if tuned:
             _tell_untuned(name, found, scale, known)
-        jobs[name] = plan(load_table(name), found, seeds, scale, known, tuned)
+        jobs[name] = jobs_of(load_table(name), found, seeds, scale, known, tuned)
     # one sweep of all tables: workers start once, and none waits for the last run of a table
     with Progress(table or "all tables") as progress:
         all_jobs = [job for of_table in jobs.values() for job in of_table]
-        lines = sweep(all_jobs, workers=workers, ray=ray, place=place, say=progress.say)
+        lines = sweep(all_jobs, workers=workers, ray=ray, paths=paths, say=progress.say)
     status = {line["hash"]: line for line in lines}
     bad = 0
     for name, of_table in jobs.items():
@@ -182,7 +174,7 @@ def run_command(
         bad += len(failed)
         for job in failed:
             out.print(f"failed: {job}: {status[job.hash]['error']}")
-        out.print(f"{name}: {len(of_table) - len(failed)} runs done, in {place.results}")
+        out.print(f"{name}: {len(of_table) - len(failed)} runs done, in {paths.results}")
     if bad:
         raise typer.Exit(1)
 
@@ -217,7 +209,7 @@ def tune_command(
     compile: Compile = False,
 ) -> None:
     """Choose fields from the papers' grids by noisy validation, one seed; then `run --tuned`."""
-    place = _place(scale, results, data_root, device, compile, ray)
+    paths = _paths(scale, results, data_root, device, compile, ray)
     chosen, narrow = _cells(table, every, only, columns), _grid(grid or [])
     asked = {name: to_tune(found, narrow) for name, found in chosen.items()}
     if not any(asked.values()):
@@ -226,7 +218,7 @@ def tune_command(
         if not of_table:  # one of several tables
             continue
         with Progress(name) as progress:
-            options = {"workers": workers, "ray": ray, "place": place, "say": progress.say}
+            options = {"workers": workers, "ray": ray, "paths": paths, "say": progress.say}
             best = search(load_table(name), of_table, scale, trials, options)
         for key, fields in best.items():
             out.print(f"{name}: {key}: {json.dumps(fields)}")
@@ -276,24 +268,24 @@ def report_command(
     words += ["--results", str(results)] if results else []
     command = shlex.join([*words, "--markdown", str(markdown)])
     written = False
-    for path, render in (
-        (markdown, partial(bench_report.markdown, command=command, results=folder)),
-        (html, bench_report.html),
-        (latex, bench_report.latex),
+    for path, show_as in (
+        (markdown, partial(render.markdown, command=command, results=folder)),
+        (html, render.html),
+        (latex, render.latex),
     ):
         if path is not None:
-            bench_report.write(path, render(reports))
+            write_text(path, show_as(reports))
             out.print(f"written: {path}")
             written = True
     if figures is not None:
-        drawn = [path for each in reports for path in bench_figures.write(each, figures)]
+        drawn = [path for each in reports for path in write_figures(each, figures)]
         for path in drawn:
             out.print(f"written: {path}", soft_wrap=True)
         if not drawn:
-            out.print(f"nothing to draw: {bench_figures.NEEDED}")
+            out.print(f"nothing to draw: {NEEDED}")
     elif not written:
         for each in reports:
-            bench_report.show(each, out)
+            render.show(each, out)
 
 
 class Progress:

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import os
-import platform
 import shutil
 import signal
 import sys
@@ -26,9 +25,7 @@ from torch import Tensor
 from . import __version__, datasets, noise, parallel, readers
 from .auditing import Audit
 from .backbones import about_backbone, list_backbones
-from .bench import protocols
 from .bench_cli import bench_app
-from .bench_tables import PROTOCOLS
 from .checkpoint import check_writable, write_atomic, write_csv
 from .contrastive import PROBES, Settings
 from .data import IGNORE, BadInput, Data, few, plural, unknown, which_rows
@@ -39,9 +36,11 @@ from .estimator import RECIPE_FIELDS, Classifier
 from .flags import field_comments, parse_flags, read_flags
 from .images import row_name, unreadable
 from .method import create, list_methods, lookup, pretrained
+from .protocols import KEEP, PROTOCOLS, best_epoch, protocols
 from .relabel import relabel
 from .report import table
 from .runs import Run
+from .versions import versions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -287,9 +286,7 @@ def summarise(history: list[Record], keep: str = "last") -> dict[str, Any]:
     kept = history[-1]
     if "val_accuracy" in kept:
         if keep != "last":
-            stage = [record for record in history if record["stage"] == kept["stage"]]
-            by_nll = keep == "best_nll"
-            kept = max(stage, key=lambda r: -r["val_nll"] if by_nll else r["val_accuracy"])
+            kept = best_epoch(history, KEEP[keep]) or kept
             summary["kept_epoch"] = kept["epoch"]
         summary["val_accuracy"] = kept["val_accuracy"]
     if not any("test_accuracy" in record for record in history):
@@ -954,17 +951,6 @@ def _stopped(how: str, code: int) -> int:
 def _terminated(*_: Any) -> None:
     out.print("stopped by SIGTERM; the last epoch is saved: the same command with --resume goes on")
     raise SystemExit(143)
-
-
-def versions() -> dict[str, str]:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return {
-        "ytilde": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "device": device,
-    }
 
 
 def main() -> None:

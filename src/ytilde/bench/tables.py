@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import re
@@ -19,19 +18,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from . import datasets, noise
-from .backbones import list_backbones
-from .data import BadInput, unknown
-from .engine import Recipe
-from .method import list_methods, lookup
+from .. import datasets, noise
+from ..backbones import list_backbones
+from ..data import BadInput, unknown
+from ..engine import Recipe
+from ..method import list_methods, lookup
+from ..protocols import PROTOCOLS
+from ..tuning import candidates
 
-FOLDER = Path(__file__).parent / "tables"
+FOLDER = Path(__file__).parents[1] / "tables"
 SCALES = ("tiny", "reduced", "full")
-PROTOCOLS = {
-    "last": "last epoch",
-    "chosen": "chosen by noisy validation",
-    "mean_of_last_ten": "mean of the last ten epochs",
-}
 # Metric of a table: (its key in a run's record, sign, is it a share?). "NAME@SET": on that set.
 METRICS = {
     "accuracy": ("test_accuracy", 1, True),
@@ -43,7 +39,7 @@ METRICS = {
 
 
 @dataclass(frozen=True)
-class Figure:
+class PaperValue:
     """What a paper prints in a cell, in its own unit; sd is None where it prints none."""
 
     mean: float
@@ -53,7 +49,7 @@ class Figure:
         return f"{self.mean:g}" if self.sd is None else f"{self.mean:g} ± {self.sd:g}"
 
 
-UNPUBLISHED = Figure(math.nan)  # in a table of our own
+UNPUBLISHED = PaperValue(math.nan)  # in a table of our own
 
 
 @dataclass(frozen=True)
@@ -110,6 +106,11 @@ class Table:
     tolerance: float = 1.0  # in the paper's unit: a difference that is not worth a word
     notes: tuple[str, ...] = ()
 
+    @property
+    def by(self) -> str:
+        """What `tune` goes by: accuracy or nll."""
+        return self.select.removeprefix("val_")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -128,7 +129,7 @@ class Cell:
     noise: str | None
     rows: int | None
     metrics: tuple[str, ...]
-    paper: tuple[Figure, ...]  # one a metric
+    paper: tuple[PaperValue, ...]  # one a metric
     grid: dict[str, list[Any]]
     reduced_epochs: int
     tiny: dict[str, Any]
@@ -140,9 +141,7 @@ class Cell:
 
     def points(self) -> list[Cell]:
         """The cell with every combination of its grid's values; itself where it has no grid."""
-        names = list(self.grid)
-        values = itertools.product(*self.grid.values())
-        return [self.with_fields(dict(zip(names, point, strict=True))) for point in values]
+        return [self.with_fields(point) for point in candidates(self.grid)]
 
     def with_fields(self, fields: dict[str, Any]) -> Cell:
         return dataclasses.replace(self, fields=self.fields | fields)
@@ -160,6 +159,11 @@ def load_table(name: str) -> Table:
     if name not in list_tables():
         raise BadInput(unknown("table", name, list_tables()))
     return read_table(FOLDER / f"{name}.toml")
+
+
+def as_table(table: str | Table) -> Table:
+    """A table, or the one of this name."""
+    return load_table(table) if isinstance(table, str) else table
 
 
 def read_table(path: Path) -> Table:
@@ -247,7 +251,7 @@ def _validate(table: Table, path: Path) -> None:
             published = not row.paper or len(cells) == len(group.columns)
             need(published, f"{where}: {len(cells)} cells of the paper")
             for text in cells:
-                need(len(figures(text)) == len(group.metrics), f"{where}: figures {text!r}")
+                need(len(paper_values(text)) == len(group.metrics), f"{where}: figures {text!r}")
             for name, values in row.per_column.get(group.name, {}).items():
                 need(len(values) == len(group.columns), f"{where}: {len(values)} values of {name}")
 
@@ -258,14 +262,14 @@ def _typed(settings: dict[str, Any]) -> bool:
     return all(is_of(value, hints[name]) for name, value in settings.items())
 
 
-def figures(text: str) -> tuple[Figure, ...]:
-    """ "88.54 ± 0.32" as a Figure; several, for several metrics, stand between commas."""
+def paper_values(text: str) -> tuple[PaperValue, ...]:
+    """ "88.54 ± 0.32" as a PaperValue; several, for several metrics, stand between commas."""
     found = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(-?[\d.]+)(?:\s*±\s*([\d.]+))?\s*", part)
         if match is None:
             raise BadInput(f"{text!r} is not a figure; write it as 88.54 ± 0.32")
-        found.append(Figure(float(match[1]), float(match[2]) if match[2] else None))
+        found.append(PaperValue(float(match[1]), float(match[2]) if match[2] else None))
     return tuple(found)
 
 
@@ -300,7 +304,7 @@ def _cell(table: Table, row: Row, group: Group, k: int) -> Cell:
         noise=column.noise,
         rows=group.rows,
         metrics=group.metrics,
-        paper=figures(row.paper[group.name][k]) if row.paper else none,
+        paper=paper_values(row.paper[group.name][k]) if row.paper else none,
         grid=row.grid.get(group.name, {}),
         reduced_epochs=group.reduced_epochs or table.reduced_epochs,
         tiny=row.tiny,
@@ -395,12 +399,32 @@ def _small(backbone: str) -> str:
     return f"{name}:{options}" if options else name
 
 
-def digest(made_of: Mapping[str, Any]) -> str:
+def digest(run_inputs: Mapping[str, Any]) -> str:
     """The name of a run: a hash of its inputs."""
-    text = json.dumps(made_of, sort_keys=True)
+    text = json.dumps(run_inputs, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-def experiment(made_of: Mapping[str, Any]) -> str:
+def experiment(run_inputs: Mapping[str, Any]) -> str:
     """The name of what runs with different seeds have in common."""
-    return digest({name: value for name, value in made_of.items() if name != "seed"})
+    return digest({name: value for name, value in run_inputs.items() if name != "seed"})
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a cell."""
+
+    cell: Cell
+    scale: str
+    seed: int
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return inputs(self.cell, self.scale, self.seed)
+
+    @property
+    def hash(self) -> str:
+        return digest(self.inputs)
+
+    def __str__(self) -> str:
+        return f"{self.cell.table}: {self.cell.key} | seed {self.seed}"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..checkpoint import write_atomic
 from . import stats
-from .bench_report import Entry, Report, metric_name, value
-from .bench_tables import SCALES, Group
-from .checkpoint import write_atomic
+from .report import Entry, Report, metric_name, value
+from .tables import SCALES, Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

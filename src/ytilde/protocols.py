@@ -1,0 +1,60 @@
+"""Which epoch of a training is reported: the last, the one noisy validation chooses, ten at once.
+
+The papers differ in it, so every figure says which it is. A record is what an epoch leaves behind:
+`stage`, `epoch`, `val_accuracy`, `val_nll` (of noisy labels) and the test figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["KEEP", "PROTOCOLS", "SIGN", "best_epoch", "protocols", "validation_score"]
+
+Record = dict[str, Any]
+PROTOCOLS = {
+    "last": "last epoch",
+    "chosen": "chosen by noisy validation",
+    "mean_of_last_ten": "mean of the last ten epochs",
+}
+SIGN = {"accuracy": 1.0, "nll": -1.0}  # what validation may go by, and the direction of better
+KEEP = {"best": "accuracy", "best_nll": "nll"}  # what a recipe's `keep` goes by
+
+
+def validation_score(record: Mapping[str, Any], by: str = "accuracy") -> float:
+    """How good noisy validation finds an epoch; higher is better, whatever it goes by."""
+    return SIGN[by] * record[f"val_{by}"]
+
+
+def best_epoch(history: Sequence[Record], by: str = "accuracy") -> Record | None:
+    """The epoch of the last stage that noisy validation finds best; the first of equals.
+
+    Epochs of an earlier stage (a warm-up) are not chosen. None: nothing was validated.
+    """
+    stage = history[-1].get("stage") if history else None
+    rivals = [r for r in history if r.get("stage") == stage and f"val_{by}" in r]
+    return max(rivals, key=lambda record: validation_score(record, by), default=None)
+
+
+def protocols(history: Sequence[Record]) -> dict[str, Any]:
+    """Every test figure by each protocol: last epoch, chosen by noisy validation, mean of ten.
+
+    Epochs of an earlier stage are not chosen, and count only where the last stage has fewer than
+    ten.
+    """
+    measured = [record for record in history if "test_accuracy" in record]
+    last = measured[-1]
+    keys = [key for key in last if "test_" in key]
+    ten = measured[-10:]
+    found: dict[str, Any] = {
+        "epochs": len(history),
+        "last": {key: last[key] for key in keys},
+        "mean_of_last_ten": {key: float(np.mean([r[key] for r in ten])) for key in keys},
+    }
+    if chosen := best_epoch(measured):
+        found |= {"chosen": {key: chosen[key] for key in keys}, "chosen_epoch": chosen["epoch"]}
+        for name, record in (("val_last", last), ("val_chosen", chosen)):
+            found[name] = {key: record[key] for key in ("val_accuracy", "val_nll")}
+    return found
