@@ -21,6 +21,7 @@ from rich.table import Table as Grid
 from .bench import render
 from .bench.figures import NEEDED
 from .bench.figures import write as write_figures
+from .bench.plan import Plan, Wanted, run_plan
 from .bench.pool import jobs_of, needed_data, sweep
 from .bench.report import report
 from .bench.results import Line, best_point, default_results, done, load_results
@@ -186,6 +187,90 @@ def _tell_untuned(name: str, found: Sequence[Cell], scale: str, known: list[Line
     if rows:
         told = ", ".join(f"{row} ({plural(count, 'cell')})" for row, count in rows.items())
         out.print(f"{name}: not tuned, run with the table's own fields: {told}", soft_wrap=True)
+
+
+@bench_app.command("plan")
+def plan_command(
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="tables of `bench list`; if none is given, all")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="time there is")] = 25.0,
+    run: Annotated[
+        bool, typer.Option("--run", help="run the plan instead of only printing it")
+    ] = False,
+    only: Only = None,
+    columns: Columns = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="of a cell; default: the paper's at full, else 1", min=1)
+    ] = None,
+    scale: Scale = "full",
+    workers: Workers = 1,
+    results: Results = None,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    compile: Compile = False,
+) -> None:
+    """Choose what to run next: by value (headline cells, first seeds) over expected seconds.
+
+    With --run nothing is started that would not be finished in time; what is interrupted goes on
+    from its checkpoint when the same command is given again.
+    """
+    paths = _paths(scale, results, data_root, device, compile, ray=False)
+    if not 0 < minutes < math.inf:
+        raise BadInput(f"--minutes must be a positive number, not {minutes:g}")
+    names = [load_table(name).name for name in tables or list_tables()]
+    chosen = choose(
+        [c for name in names for c in cells(load_table(name))], only or (), columns or ()
+    )
+    plan = Plan(((load_table(c.table), c) for c in chosen), paths, scale=scale, seeds=seeds)
+    _print_plan(plan, 60 * minutes, workers)
+    if not run or not plan.jobs:
+        return
+    with Progress("plan") as progress:
+        outcome = run_plan(plan, 60 * minutes, workers, progress.say)
+    failed = [line for line in outcome.lines if line["status"] == "failed"]
+    for line in failed:
+        out.print(f"failed: {line['table']}: {line['row']}, {line['column']}: {line['error']}")
+    for job in outcome.interrupted:
+        out.print(f"interrupted: {job}; the same command goes on with it", soft_wrap=True)
+    count = plural(len(outcome.lines) - len(failed), "run")
+    left = plural(len(plan.jobs) + len(outcome.interrupted), "run")
+    out.print(f"{count} done, in {paths.results}; {left} to do", soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print_plan(plan: Plan, seconds: float, workers: int) -> None:
+    """A line a cell, in the order of their first run; then what is left out, and why."""
+    planned = plan.schedule(seconds, workers)
+    by_cell: dict[tuple[str, str], list[Wanted]] = {}
+    for each in planned:
+        by_cell.setdefault((each.job.cell.table, each.job.cell.key), []).append(each)
+    rows = [
+        (
+            *cell,
+            ", ".join(str(each.job.seed) for each in runs),
+            f"{runs[0].value:.3g}",
+            f"{sum(each.left for each in runs):.0f}",
+            runs[0].expected.basis,
+        )
+        for cell, runs in by_cell.items()
+    ]
+    if rows:
+        _print_grid(("table", "cell", "seeds", "value", "s", "known from"), rows, names=6)
+    total = sum(each.left for each in planned)
+    told = f"{plural(len(planned), 'run')} of {plural(len(rows), 'cell')}, {total:.0f} s of work"
+    told += f" for {plural(workers, 'worker')} in {seconds / 60:g} minutes"
+    more = plural(len(plan.jobs) - len(planned), "more run")
+    out.print(f"{told}; {more} to do", soft_wrap=True)
+    if not planned and plan.jobs:
+        best = min(plan.order(), key=lambda each: each.at_most)
+        out.print(f"nothing fits: {best.job} may take {best.at_most:.0f} s", soft_wrap=True)
+    if plan.failed:
+        runs = plural(len(plan.failed), "run")
+        out.print(f"left out: {runs} that failed before; `ytilde bench run` tries them again")
+    for name, cells_without in plan.lacking.items():
+        out.print(f"left out: {plural(cells_without, 'cell')} without data: {name}")
 
 
 @bench_app.command("tune")

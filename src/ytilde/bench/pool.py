@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import multiprocessing
 import signal
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -31,41 +33,76 @@ def run_here(jobs: Sequence[Job], paths: RunPaths, say: Say, workers: int) -> No
         run_job(job, paths, say)
 
 
+class Waiting(Protocol):
+    """Jobs for the workers; `take` answers None where there is none, or none that is worth it."""
+
+    def take(self) -> Job | None: ...
+
+    def put_back(self, job: Job) -> None: ...
+
+
+class InOrder:
+    """All of these jobs, the first one first."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs = deque(jobs)
+
+    def take(self) -> Job | None:
+        return self.jobs.popleft() if self.jobs else None
+
+    def put_back(self, job: Job) -> None:
+        self.jobs.appendleft(job)
+
+
 def run_processes(jobs: Sequence[Job], paths: RunPaths, say: Say, workers: int) -> None:
     """Worker processes; a job whose process dies goes to another one, which resumes it."""
+    serve(InOrder(jobs), paths, say, min(workers, len(jobs)))
+
+
+def serve(
+    waiting: Waiting, paths: RunPaths, say: Say, workers: int, deadline: float | None = None
+) -> list[Job]:
+    """Worker processes for what is waiting, until nothing is, or until time.monotonic() says so.
+
+    Returns the jobs that the deadline interrupted; they go on from their checkpoints.
+    """
     context = multiprocessing.get_context("spawn")
-    waiting, deaths = deque(jobs), Counter[str]()
+    deaths = Counter[str]()
     busy: dict[Any, tuple[Any, Job]] = {}  # our end of the pipe -> process, its job
 
     def start() -> None:
         """A new worker with the next job."""
-        if waiting:
+        if (job := waiting.take()) is not None:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, paths))
+            process = context.Process(target=_serve, args=(theirs, paths, deadline))
             process.start()
             theirs.close()
-            busy[ours] = (process, waiting.popleft())
+            busy[ours] = (process, job)
             with suppress(OSError):  # it is dead already: recv will tell
-                ours.send(busy[ours][1])
+                ours.send(job)
 
     def go_on(ours: Any, process: Any) -> None:
         """The next job for a worker that is done with one, or its end."""
-        if waiting:
+        if (job := waiting.take()) is not None:
             try:
-                ours.send(waiting[0])
+                ours.send(job)
             except OSError:  # killed between two runs: the job has lost nothing
+                waiting.put_back(job)
                 process.join()
                 start()
             else:
-                busy[ours] = (process, waiting.popleft())
+                busy[ours] = (process, job)
                 return
         ours.close()  # the worker ends
 
     try:
-        for _ in range(min(workers, len(jobs))):
+        for _ in range(workers):
             start()
         while busy:
-            for ours in cast(list[Any], wait(list(busy))):
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            for ours in cast(list[Any], wait(list(busy), left)):
                 process, job = busy[ours]
                 try:
                     kind, value = ours.recv()
@@ -74,7 +111,7 @@ def run_processes(jobs: Sequence[Job], paths: RunPaths, say: Say, workers: int) 
                     process.join()
                     deaths[job.hash] += 1
                     if deaths[job.hash] < LIVES:
-                        waiting.appendleft(job)
+                        waiting.put_back(job)
                     else:
                         line = failure(job, paths, f"its process died {LIVES} times")
                         append(paths.results / f"{job.cell.table}.jsonl", line)
@@ -88,11 +125,16 @@ def run_processes(jobs: Sequence[Job], paths: RunPaths, say: Say, workers: int) 
     finally:
         for process, _ in busy.values():
             process.terminate()
+        for process, _ in busy.values():
+            process.join()
+    return [job for _, job in busy.values()]
 
 
-def _serve(connection: Connection, paths: RunPaths) -> None:
+def _serve(connection: Connection, paths: RunPaths, deadline: float | None) -> None:
     """A worker: runs the jobs that come through the pipe, until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends us
+    if deadline is not None:  # if the parent is killed, nobody else ends us
+        signal.alarm(max(1, math.ceil(deadline - time.monotonic()) + 1))
     torch.set_num_threads(1)
 
     def say(kind: str, job: Job, value: Any) -> None:
@@ -197,7 +239,7 @@ def sweep(jobs: Sequence[Job], *, workers: int, ray: bool, paths: RunPaths, say:
     known = done(paths.results)
     unique = {job.hash: job for job in jobs}
     missing = [job for name, job in unique.items() if name not in known]
-    _check_data(missing, paths)
+    check_data(missing, paths)
     paths.results.mkdir(parents=True, exist_ok=True)
     execute = run_ray if ray else run_processes if workers > 1 else run_here
     execute(missing, paths, say, workers)
@@ -214,7 +256,7 @@ def needed_data(cell: Cell, scale: str, root: Path | None) -> list[str]:
     return list(dict.fromkeys(lacking))
 
 
-def _check_data(jobs: Sequence[Job], paths: RunPaths) -> None:
+def check_data(jobs: Sequence[Job], paths: RunPaths) -> None:
     """Refuse runs that all lack their data; where some have it, the others fail by themselves."""
     lacking = [needed_data(job.cell, job.scale, paths.data_root) for job in jobs]
     if not jobs or not all(lacking):

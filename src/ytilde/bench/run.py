@@ -7,6 +7,7 @@ can be stopped, killed and repeated.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import shutil
 import time
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import datasets, noise
+from .. import checkpoint, datasets, noise
 from ..checkpoint import locked
 from ..data import BadInput, Batch, Data
 from ..engine import Diverged, Recipe, Record, Trainer, choose_device
@@ -85,6 +86,13 @@ def run_cell(
 ) -> Line:
     """Train and measure; the line for the results file. The same inputs give the same figures."""
     run_inputs, began = job.inputs, time.perf_counter()
+    seen: set[tuple[str, int]] = set()  # stage and epoch of what was trained here
+
+    def tell(record: Record) -> None:
+        if "race" not in record:
+            seen.add((record["stage"], record["epoch"]))
+        on_record(record)
+
     recipe = Recipe(
         **run_inputs["recipe"], seed=job.seed, device=paths.device, compile=paths.compile
     )
@@ -100,12 +108,14 @@ def run_cell(
             folder=paths.work / job.hash,
             resume=True,
             monitor=lambda trainer: measure(trainer, tests),
-            on_record=on_record,
+            on_record=tell,
             checkpoint_every=30,
         )
         history = trainer.history
         if not any("test_accuracy" in record for record in history):  # nothing was validated
             history = [*history, measure(trainer, tests)]
+        # of a run that was interrupted: what was trained before counts too
+        before = [r["seconds"] for r in trainer.history if (r["stage"], r["epoch"]) not in seen]
         most = 64 if run_inputs["stand_in"] else 4000
         errors = transition_errors(trainer, data, made, most)
     return {
@@ -122,7 +132,7 @@ def run_cell(
         "noise_rate": rate,
         **protocols(history),
         **errors,
-        "seconds": round(time.perf_counter() - began, 2),
+        "seconds": round(sum(before) + time.perf_counter() - began, 2),
         **circumstances(paths),
     }
 
@@ -216,8 +226,8 @@ def transition_errors(
 
 def run_job(job: Job, paths: RunPaths, say: Say) -> None:
     """Run a job unless its result is there, and add its line; a failure is a line as well."""
-    folder = paths.work / job.hash
-    with locked(folder.with_suffix(".lock")):  # an orphan of a killed sweep may be at it still
+    folder, lock = paths.work / job.hash, _lock(job, paths)
+    with locked(lock):  # an orphan of a killed sweep may be at it still
         if job.hash in done(paths.results):
             say("done", job, done(paths.results)[job.hash])
             return
@@ -231,8 +241,31 @@ def run_job(job: Job, paths: RunPaths, say: Say) -> None:
         append(paths.results / f"{job.cell.table}.jsonl", line)
         if over:  # else the next try goes on from the last checkpoint
             shutil.rmtree(folder, ignore_errors=True)
-    folder.with_suffix(".lock").unlink(missing_ok=True)
+    lock.unlink(missing_ok=True)
     say("done", job, line)
+
+
+def _lock(job: Job, paths: RunPaths) -> Path:
+    return (paths.work / job.hash).with_suffix(".lock")
+
+
+def is_running(job: Job, paths: RunPaths) -> bool:
+    """Is a process of this machine at it now?"""
+    try:
+        with _lock(job, paths).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def seconds_spent(job: Job, paths: RunPaths) -> float:
+    """How many seconds of training the last checkpoint of an interrupted run holds."""
+    files = sorted((paths.work / job.hash).glob("checkpoint-*.safetensors"))
+    found, _ = checkpoint.newest(files, lambda tensors, meta: "history" in meta)
+    return sum(record["seconds"] for record in found[1]["history"]) if found else 0.0
 
 
 def failure(job: Job, paths: RunPaths, error: str) -> Line:

@@ -105,6 +105,7 @@ class Table:
     test: str = "welch"  # paired: the paper pairs its runs by seed
     tolerance: float = 1.0  # in the paper's unit: a difference that is not worth a word
     notes: tuple[str, ...] = ()
+    headline: dict[str, list[str]] = field(default_factory=dict)  # rows and columns to run first
 
     @property
     def by(self) -> str:
@@ -138,6 +139,14 @@ class Cell:
     @property
     def key(self) -> str:
         return f"{self.row} | {self.group} | {self.column}"
+
+    @property
+    def row_names(self) -> set[str]:
+        return {self.row, self.method}
+
+    @property
+    def column_names(self) -> set[str]:
+        return {self.column, self.group, f"{self.group}/{self.column}"}
 
     def points(self) -> list[Cell]:
         """The cell with every combination of its grid's values; itself where it has no grid."""
@@ -254,6 +263,15 @@ def _validate(table: Table, path: Path) -> None:
                 need(len(paper_values(text)) == len(group.metrics), f"{where}: figures {text!r}")
             for name, values in row.per_column.get(group.name, {}).items():
                 need(len(values) == len(group.columns), f"{where}: {len(values)} values of {name}")
+    known = {"rows": {row.name for row in table.rows}, "columns": set[str]()}
+    for group in table.groups:
+        known["columns"] |= {group.name}.union(
+            *({c.name, f"{group.name}/{c.name}"} for c in group.columns)
+        )
+    for what, names in table.headline.items():
+        need(what in known, f"a headline has rows and columns, not {what!r}")
+        for name in names:
+            need(name in known[what], f"the headline names no {what[:-1]} of the table: {name!r}")
 
 
 def _typed(settings: dict[str, Any]) -> bool:
@@ -334,20 +352,16 @@ def choose(found: Sequence[Cell], rows: Sequence[str], columns: Sequence[str]) -
     A column is named by its own name, its group's, or both: "CIFAR-10/asym 40%".
     """
 
-    def names(cell: Cell) -> tuple[set[str], set[str]]:
-        column = {cell.column, cell.group, f"{cell.group}/{cell.column}"}
-        return {cell.row, cell.method}, column
-
-    for wanted, place, what in ((rows, 0, "row"), (columns, 1, "column")):
-        known = sorted(set().union(*(names(cell)[place] for cell in found)))
+    for wanted, what in ((rows, "row"), (columns, "column")):
+        known = sorted({name for cell in found for name in getattr(cell, f"{what}_names")})
         for name in wanted:
             if name not in known:
                 raise BadInput(unknown(what, name, known))
     return [
         cell
         for cell in found
-        if (not rows or names(cell)[0] & set(rows))
-        and (not columns or names(cell)[1] & set(columns))
+        if (not rows or cell.row_names & set(rows))
+        and (not columns or cell.column_names & set(columns))
     ]
 
 
@@ -393,9 +407,15 @@ def inputs(cell: Cell, scale: str, seed: int) -> dict[str, Any]:
 
 
 def _small(backbone: str) -> str:
+    name, _, text = without_weights(backbone).partition(":")
+    options = ",".join(filter(None, [text, SMALL.get(name)]))
+    return f"{name}:{options}" if options else name
+
+
+def without_weights(backbone: str) -> str:
+    """A backbone as its table names it, but freshly initialised."""
     name, _, text = backbone.partition(":")
-    kept = [part for part in text.split(",") if part and not part.startswith("weights=")]
-    options = ",".join([*kept, *([SMALL[name]] if name in SMALL else [])])
+    options = ",".join(p for p in text.split(",") if p and not p.startswith("weights="))
     return f"{name}:{options}" if options else name
 
 
