@@ -351,7 +351,6 @@ def choose(found: Sequence[Cell], rows: Sequence[str], columns: Sequence[str]) -
 
     A column is named by its own name, its group's, or both: "CIFAR-10/asym 40%".
     """
-
     for wanted, what in ((rows, "row"), (columns, "column")):
         known = sorted({name for cell in found for name in getattr(cell, f"{what}_names")})
         for name in wanted:
