@@ -33,9 +33,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ytilde import Classifier, Data, audit, datasets, noise
-from ytilde.cli import versions
 from ytilde.metrics import auroc, calibration_error, f1
 from ytilde.stats import mean_sd, paired_t
+from ytilde.versions import versions
 
 NOISES = ("instance:0.2", "instance:0.4", "symmetric:0.2", "symmetric:0.4", "boundary:0.2")
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ytilde import Classifier, audit, datasets
 from ytilde.auditing import BASELINES
-from ytilde.cli import versions
 from ytilde.contrastive import neighbours
 from ytilde.metrics import auroc, average_precision, calibration_error, f1
+from ytilde.versions import versions
 
 
 def probs(options: argparse.Namespace) -> None:

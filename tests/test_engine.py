@@ -469,7 +469,7 @@ def test_the_best_epoch_is_the_first_of_equals():
         {"epoch": 4, "val_accuracy": 0.7, "val_nll": 0.6},
     ]
     assert best_epoch(records)["epoch"] == 2
-    assert best_epoch(records, "best_nll")["epoch"] == 3
+    assert best_epoch(records, "nll")["epoch"] == 3
 
 
 def test_compiled_networks_are_for_training_alone(monkeypatch):

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import os
-import platform
 import signal
 import sys
 from pathlib import Path
@@ -25,9 +24,7 @@ from torch import Tensor
 from . import __version__, datasets, noise, parallel, readers
 from .auditing import Audit
 from .backbones import about_backbone, list_backbones
-from .bench import protocols
 from .bench_cli import bench_app
-from .bench_tables import PROTOCOLS
 from .contrastive import PROBES, Settings
 from .data import IGNORE, BadInput, Data, few, plural, unknown, which_rows
 from .diagnosis import diagnose_data
@@ -38,7 +35,6 @@ from .engine import (
     Recipe,
     Record,
     Trainer,
-    best_epoch,
     choices,
     default_recipe,
     hash_of,
@@ -50,6 +46,7 @@ from .images import row_name, unreadable
 from .labelling import label_studio_outputs
 from .method import create, list_methods, lookup, pretrained
 from .outputs import check_no_links, check_outputs
+from .protocols import KEEP, PROTOCOLS, best_epoch, protocols
 from .relabel import relabel
 from .report import table
 from .runfolder import (
@@ -64,6 +61,7 @@ from .runfolder import (
     RunFolder,
 )
 from .runs import Run
+from .versions import versions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -322,8 +320,7 @@ def summarise(history: list[Record], keep: str = "last") -> dict[str, Any]:
     kept = history[-1]
     if "val_accuracy" in kept:
         if keep != "last":
-            stage = [record for record in history if record["stage"] == kept["stage"]]
-            kept = best_epoch(stage, keep)
+            kept = best_epoch(history, KEEP[keep]) or kept
             summary["kept_epoch"] = kept["epoch"]
         summary["val_accuracy"] = kept["val_accuracy"]
     if not any("test_accuracy" in record for record in history):
@@ -1026,17 +1023,6 @@ def _stopped(how: str, code: int) -> int:
 def _terminated(*_: Any) -> None:
     out.print("stopped by SIGTERM; the last epoch is saved: the same command with --resume goes on")
     raise SystemExit(143)
-
-
-def versions() -> dict[str, str]:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return {
-        "ytilde": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "device": device,
-    }
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from .recipe import Recipe
 
 Record = dict[str, Any]
 History = list[Record]
+SIGN = {"accuracy": 1.0, "nll": -1.0}  # what validation may go by, and the direction of better
+KEEP = {"best": "accuracy", "best_nll": "nll"}  # what a recipe's `keep` goes by
 
 
 def score_sums(probs: Tensor, y: Tensor) -> Tensor:
@@ -40,14 +42,19 @@ def figures(sums: Tensor) -> Record:
     return record | ({"miou": Confusion.of(counts).miou()} if counts else {})
 
 
-def validation_value(record: Record, keep: str = "best") -> float:
-    """What an epoch is worth by noisy validation, more is better: `keep` as in the recipe."""
-    return -record["val_nll"] if keep == "best_nll" else record["val_accuracy"]
+def validation_score(record: Mapping[str, Any], by: str = "accuracy") -> float:
+    """How good noisy validation finds an epoch; higher is better, whatever it goes by."""
+    return SIGN[by] * record[f"val_{by}"]
 
 
-def best_epoch(records: Sequence[Record], keep: str = "best") -> Record:
-    """The epoch that is best by noisy validation; of equal ones the first."""
-    return max(records, key=lambda record: validation_value(record, keep))
+def best_epoch(history: Sequence[Record], by: str = "accuracy") -> Record | None:
+    """The epoch of the last stage that noisy validation finds best; the first of equals.
+
+    Epochs of an earlier stage (a warm-up) are not chosen. None: nothing was validated.
+    """
+    stage = history[-1].get("stage") if history else None
+    rivals = [r for r in history if r.get("stage") == stage and f"val_{by}" in r]
+    return max(rivals, key=lambda record: validation_score(record, by), default=None)
 
 
 class Best:
@@ -63,7 +70,7 @@ class Best:
         """Look at one more epoch; `state` is asked for where it is the best."""
         if not self.active or (self.recipe.keep == "last" and not self.recipe.patience):
             return
-        value = validation_value(record, self.recipe.keep)
+        value = validation_score(record, KEEP.get(self.recipe.keep, "accuracy"))
         if self.value is None or value > self.value:
             self.value, self.since, self.state = value, 0, state()
         else:

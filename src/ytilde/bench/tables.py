@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import re
@@ -19,19 +18,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from . import datasets, noise
-from .backbones import list_backbones
-from .data import BadInput, unknown
-from .engine import Recipe
-from .method import list_methods, lookup
+from .. import datasets, noise
+from ..backbones import list_backbones
+from ..data import BadInput, unknown
+from ..engine import Recipe
+from ..method import list_methods, lookup
+from ..protocols import PROTOCOLS
+from ..tuning import candidates
 
-FOLDER = Path(__file__).parent / "tables"
+FOLDER = Path(__file__).parents[1] / "tables"
 SCALES = ("tiny", "reduced", "full")
-PROTOCOLS = {
-    "last": "last epoch",
-    "chosen": "chosen by noisy validation",
-    "mean_of_last_ten": "mean of the last ten epochs",
-}
 # Metric of a table: (its key in a run's record, sign, is it a share?). "NAME@SET": on that set.
 METRICS = {
     "accuracy": ("test_accuracy", 1, True),
@@ -43,7 +39,7 @@ METRICS = {
 
 
 @dataclass(frozen=True)
-class Figure:
+class PaperValue:
     """What a paper prints in a cell, in its own unit; sd is None where it prints none."""
 
     mean: float
@@ -53,7 +49,7 @@ class Figure:
         return f"{self.mean:g}" if self.sd is None else f"{self.mean:g} ± {self.sd:g}"
 
 
-UNPUBLISHED = Figure(math.nan)  # in a table of our own
+UNPUBLISHED = PaperValue(math.nan)  # in a table of our own
 
 
 @dataclass(frozen=True)
@@ -109,6 +105,12 @@ class Table:
     test: str = "welch"  # paired: the paper pairs its runs by seed
     tolerance: float = 1.0  # in the paper's unit: a difference that is not worth a word
     notes: tuple[str, ...] = ()
+    headline: dict[str, list[str]] = field(default_factory=dict)  # rows and columns to run first
+
+    @property
+    def by(self) -> str:
+        """What `tune` goes by: accuracy or nll."""
+        return self.select.removeprefix("val_")
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Cell:
     noise: str | None
     rows: int | None
     metrics: tuple[str, ...]
-    paper: tuple[Figure, ...]  # one a metric
+    paper: tuple[PaperValue, ...]  # one a metric
     grid: dict[str, list[Any]]
     reduced_epochs: int
     tiny: dict[str, Any]
@@ -138,11 +140,17 @@ class Cell:
     def key(self) -> str:
         return f"{self.row} | {self.group} | {self.column}"
 
+    @property
+    def row_names(self) -> set[str]:
+        return {self.row, self.method}
+
+    @property
+    def column_names(self) -> set[str]:
+        return {self.column, self.group, f"{self.group}/{self.column}"}
+
     def points(self) -> list[Cell]:
         """The cell with every combination of its grid's values; itself where it has no grid."""
-        names = list(self.grid)
-        values = itertools.product(*self.grid.values())
-        return [self.with_fields(dict(zip(names, point, strict=True))) for point in values]
+        return [self.with_fields(point) for point in candidates(self.grid)]
 
     def with_fields(self, fields: dict[str, Any]) -> Cell:
         return dataclasses.replace(self, fields=self.fields | fields)
@@ -160,6 +168,11 @@ def load_table(name: str) -> Table:
     if name not in list_tables():
         raise BadInput(unknown("table", name, list_tables()))
     return read_table(FOLDER / f"{name}.toml")
+
+
+def as_table(table: str | Table) -> Table:
+    """A table, or the one of this name."""
+    return load_table(table) if isinstance(table, str) else table
 
 
 def read_table(path: Path) -> Table:
@@ -249,9 +262,18 @@ def _validate(table: Table, path: Path) -> None:
             published = not row.paper or len(cells) == len(group.columns)
             need(published, f"{where}: {len(cells)} cells of the paper")
             for text in cells:
-                need(len(figures(text)) == len(group.metrics), f"{where}: figures {text!r}")
+                need(len(paper_values(text)) == len(group.metrics), f"{where}: figures {text!r}")
             for name, values in row.per_column.get(group.name, {}).items():
                 need(len(values) == len(group.columns), f"{where}: {len(values)} values of {name}")
+    known = {"rows": {row.name for row in table.rows}, "columns": set[str]()}
+    for group in table.groups:
+        known["columns"] |= {group.name}.union(
+            *({c.name, f"{group.name}/{c.name}"} for c in group.columns)
+        )
+    for what, names in table.headline.items():
+        need(what in known, f"a headline has rows and columns, not {what!r}")
+        for name in names:
+            need(name in known[what], f"the headline names no {what[:-1]} of the table: {name!r}")
 
 
 def _typed(settings: dict[str, Any]) -> bool:
@@ -260,14 +282,14 @@ def _typed(settings: dict[str, Any]) -> bool:
     return all(is_of(value, hints[name]) for name, value in settings.items())
 
 
-def figures(text: str) -> tuple[Figure, ...]:
-    """ "88.54 ± 0.32" as a Figure; several, for several metrics, stand between commas."""
+def paper_values(text: str) -> tuple[PaperValue, ...]:
+    """ "88.54 ± 0.32" as a PaperValue; several, for several metrics, stand between commas."""
     found = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(-?[\d.]+)(?:\s*±\s*([\d.]+))?\s*", part)
         if match is None:
             raise BadInput(f"{text!r} is not a figure; write it as 88.54 ± 0.32")
-        found.append(Figure(float(match[1]), float(match[2]) if match[2] else None))
+        found.append(PaperValue(float(match[1]), float(match[2]) if match[2] else None))
     return tuple(found)
 
 
@@ -302,7 +324,7 @@ def _cell(table: Table, row: Row, group: Group, k: int) -> Cell:
         noise=column.noise,
         rows=group.rows,
         metrics=group.metrics,
-        paper=figures(row.paper[group.name][k]) if row.paper else none,
+        paper=paper_values(row.paper[group.name][k]) if row.paper else none,
         grid=row.grid.get(group.name, {}),
         reduced_epochs=group.reduced_epochs or table.reduced_epochs,
         tiny=row.tiny,
@@ -331,21 +353,16 @@ def choose(found: Sequence[Cell], rows: Sequence[str], columns: Sequence[str]) -
 
     A column is named by its own name, its group's, or both: "CIFAR-10/asym 40%".
     """
-
-    def names(cell: Cell) -> tuple[set[str], set[str]]:
-        column = {cell.column, cell.group, f"{cell.group}/{cell.column}"}
-        return {cell.row, cell.method}, column
-
-    for wanted, place, what in ((rows, 0, "row"), (columns, 1, "column")):
-        known = sorted(set().union(*(names(cell)[place] for cell in found)))
+    for wanted, what in ((rows, "row"), (columns, "column")):
+        known = sorted({name for cell in found for name in getattr(cell, f"{what}_names")})
         for name in wanted:
             if name not in known:
                 raise BadInput(unknown(what, name, known))
     return [
         cell
         for cell in found
-        if (not rows or names(cell)[0] & set(rows))
-        and (not columns or names(cell)[1] & set(columns))
+        if (not rows or cell.row_names & set(rows))
+        and (not columns or cell.column_names & set(columns))
     ]
 
 
@@ -391,18 +408,44 @@ def inputs(cell: Cell, scale: str, seed: int) -> dict[str, Any]:
 
 
 def _small(backbone: str) -> str:
-    name, _, text = backbone.partition(":")
-    kept = [part for part in text.split(",") if part and not part.startswith("weights=")]
-    options = ",".join([*kept, *([SMALL[name]] if name in SMALL else [])])
+    name, _, text = without_weights(backbone).partition(":")
+    options = ",".join(filter(None, [text, SMALL.get(name)]))
     return f"{name}:{options}" if options else name
 
 
-def digest(made_of: Mapping[str, Any]) -> str:
+def without_weights(backbone: str) -> str:
+    """A backbone as its table names it, but freshly initialised."""
+    name, _, text = backbone.partition(":")
+    options = ",".join(p for p in text.split(",") if p and not p.startswith("weights="))
+    return f"{name}:{options}" if options else name
+
+
+def digest(run_inputs: Mapping[str, Any]) -> str:
     """The name of a run: a hash of its inputs."""
-    text = json.dumps(made_of, sort_keys=True)
+    text = json.dumps(run_inputs, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-def experiment(made_of: Mapping[str, Any]) -> str:
+def experiment(run_inputs: Mapping[str, Any]) -> str:
     """The name of what runs with different seeds have in common."""
-    return digest({name: value for name, value in made_of.items() if name != "seed"})
+    return digest({name: value for name, value in run_inputs.items() if name != "seed"})
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a cell."""
+
+    cell: Cell
+    scale: str
+    seed: int
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return inputs(self.cell, self.scale, self.seed)
+
+    @property
+    def hash(self) -> str:
+        return digest(self.inputs)
+
+    def __str__(self) -> str:
+        return f"{self.cell.table}: {self.cell.key} | seed {self.seed}"

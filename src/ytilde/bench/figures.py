@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..files import write_atomic
+from ..outputs import MADE_BY, check_outputs
 from . import stats
-from .bench_report import Entry, Report, metric_name, value
-from .bench_tables import SCALES, Group
-from .files import write_atomic
-from .outputs import MADE_BY, check_outputs
+from .report import Entry, Report, metric_name, value
+from .tables import SCALES, Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
