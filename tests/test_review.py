@@ -24,7 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from browser import start
-from ytilde import BadInput, audit, cli, readers, review
+from ytilde import BadInput, audit, cli, readers
+from ytilde.auditing import review
+from ytilde.auditing.pages import text_of
 from ytilde.engine import Recipe
 
 HOSTILE = (
@@ -74,7 +76,7 @@ def session(run):
 
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["ytilde.review"])  # torch is imported once
+PROCESSES.set_forkserver_preload(["ytilde.auditing.review"])  # torch is imported once
 
 
 def serve(run, pipe):
@@ -438,7 +440,7 @@ def test_in_a_browser_with_the_keyboard(tmp_path, browser):
         browser.open(server.url)
         browser.until("document.getElementById('picture').naturalWidth === 8")
         assert browser.eval("document.getElementById('given').textContent").startswith(
-            review._text(view.names[view.issues[0]["given"]])
+            text_of(view.names[view.issues[0]["given"]])
         )
         press(browser, "a")
         press(browser, "k")
@@ -501,7 +503,7 @@ def test_in_a_browser_hostile_names_are_text(run, server, browser):
     shown = browser.eval(
         "[...document.querySelectorAll('#classes button')].map(b => b.textContent)"
     )
-    assert shown == [review._text(name) for name in session(run).names]
+    assert shown == [text_of(name) for name in session(run).names]
     assert "\u202e" not in "".join(shown)
     assert browser.eval("document.title").startswith("Review: ")
     assert browser.eval("document.scripts.length") == 1

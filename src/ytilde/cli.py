@@ -25,6 +25,9 @@ from torch import Tensor
 
 from . import __version__, datasets, noise, parallel, readers
 from .auditing import Audit
+from .auditing.diagnosis import diagnose_data
+from .auditing.items import table
+from .auditing.relabel import relabel
 from .backbones import about_backbone, list_backbones
 from .bench import protocols
 from .bench_cli import bench_app
@@ -32,15 +35,12 @@ from .bench_tables import PROTOCOLS
 from .checkpoint import check_writable, write_atomic, write_csv
 from .contrastive import PROBES, Settings
 from .data import IGNORE, BadInput, Data, few, plural, unknown, which_rows
-from .diagnosis import diagnose_data
 from .encoder import Encoder
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe, hash_of
 from .estimator import RECIPE_FIELDS, Classifier
 from .flags import field_comments, parse_flags, read_flags
 from .images import row_name, unreadable
 from .method import create, list_methods, lookup, pretrained
-from .relabel import relabel
-from .report import table
 from .runs import Run
 
 app = typer.Typer(
@@ -554,9 +554,10 @@ def audit(
         keep = run / "audit.safetensors" if run.is_dir() else None
         result = clf.audit_data(found.data, folds=folds, on_record=bar.show, keep=keep)
     history = Run.history(run)
-    result.context.update({"history": history, "paths": found.paths, "title": str(run)})
-    if "rows" in result.context:
-        result.context["rows"] = table(result.context["rows"], found.schema.columns)
+    context = result.context
+    context.history, context.paths, context.title = history, found.paths, str(run)
+    if context.rows is not None:
+        context.rows = table(context.rows, found.schema.columns)
     if label_studio is not None:
         result.to_label_studio(label_studio)
     if argilla is not None:
@@ -628,7 +629,7 @@ def review(
     port: Annotated[int, typer.Option(help="0: any that is free", min=0, max=65535)] = 0,
 ) -> None:
     """Go through the suspicious labels of an audited run in the browser, with the keyboard."""
-    from . import review as reviewing
+    from .auditing import review as reviewing
 
     check_writable(export or run / reviewing.LOG)
     config = _config(run)

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from pandas.api.types import infer_dtype
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from . import checkpoint, parallel
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
+from .auditing.crossfit import Answers, kept_or_made, out_of_fold, single_rows
 from .backbones import without_weights
-from .data import IGNORE, BadInput, Batch, Data, Rows, few, plural
+from .data import IGNORE, BadInput, Batch, Data, Rows, few
 from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe, hash_of
 from .images import without_unreadable
@@ -39,7 +38,6 @@ RECIPE_FIELDS = (
     "schedule", "augment", "precision", "ema", "clip", "val", "keep", "patience", "balance",
     "device",
 )  # fmt: skip
-KEPT = 2**28  # bytes of an audit's probabilities and T(x) up to which they are kept in a file
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
 
 
@@ -152,6 +150,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         schema: how a table became this data; tables are then read alike, and files tell it.
         Returns the trainer, or None if Ctrl-C ended the fit early.
         """
+        self._given_recipe, self._given_params = recipe, self._recipe_params()
         recipe = recipe or self._recipe(data)
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
@@ -361,8 +360,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         labels = torch.tensor([place[name] for name in given.tolist()])
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
         found = self.audit_data(data, folds=folds).with_classes(classes.tolist())
-        if "rows" in found.context and isinstance(X, pd.DataFrame):
-            found.context["rows"] = X
+        if found.context.rows is not None and isinstance(X, pd.DataFrame):
+            found.context.rows = X
         return found
 
     def audit_data(
@@ -382,43 +381,26 @@ class Classifier(ClassifierMixin, BaseEstimator):
         data, unread = without_unreadable(data)
         if folds == 0:
             self._check_classes(data)
-            T = self._own_transition(data)
-            found = audit(self.predict_proba(data), data.y, transition=T, names=data.names)
-            found.notes.append("In-sample: the model that judged the labels was trained on them.")
+            answers = self._answers(data)
+            notes = ["In-sample: the model that judged the labels was trained on them."]
         else:
-            probs, T, notes = self._kept_or_made(data, folds, on_record, keep)
-            found = audit(probs, data.y, transition=T, names=data.names)
+            seed = self.random_state if isinstance(self.random_state, int) else 0
+            answers, notes = kept_or_made(
+                keep,
+                lambda: self._audit_key(data, folds),
+                lambda: out_of_fold(data, folds, seed, self._fit_fold, on_record),
+            )
+            notes += single_rows(data)
+        found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
+        if folds:
             found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
-            found.notes.extend(notes)
-            count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
-            if rare := [data.class_name(k) for k, n in enumerate(count.tolist()) if n == 1]:
-                found.notes.append(
-                    f"Of {plural(len(rare), 'class')} ({few(rare, 5)}) there is a single row, "
-                    "which was judged by a model that never saw its class."
-                )
-        found.notes.extend(unread)
-        found.context["method"] = self._method_name()
-        found.context["images" if len(data.shape) > 1 else "rows"] = data.x
+        found.notes.extend([*notes, *unread])
+        found.context.method = self._method_name()
+        if len(data.shape) > 1:
+            found.context.images = data.x
+        else:
+            found.context.rows = data.x  # type: ignore[assignment]
         return found
-
-    def _kept_or_made(
-        self, data: Data, folds: int, on_record: Callable[[Record], None], keep: Path | None
-    ) -> tuple[NDArray[Any], NDArray[Any] | None, list[str]]:
-        """What the folds say of the rows, from the file where they said it before; and a note."""
-        if keep is None:
-            return *self._out_of_fold(data, folds, on_record), []
-        made_of = self._audit_key(data, folds)
-        found, _ = checkpoint.newest([keep], lambda _, meta: meta.get("made_of") == made_of)
-        if found:
-            said = {name: tensor.numpy() for name, tensor in found[0].items()}
-            note = f"Nothing was trained again: {keep} holds what the folds said."
-            return said["probs"], said.get("T"), [note]
-        probs, T = self._out_of_fold(data, folds, on_record)
-        arrays = {"probs": probs} if T is None else {"probs": probs, "T": T}
-        if sum(array.nbytes for array in arrays.values()) <= KEPT:
-            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            checkpoint.save(keep, tensors, {"made_of": made_of, "count": 0})
-        return probs, T, []
 
     def _audit_key(self, data: Data, folds: int) -> str:
         """The hash of all that the folds' answers depend on, whatever their files are called."""
@@ -428,7 +410,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
         encoder = {} if self.encoder is None else Encoder.load(self.encoder).weights
         settings |= {"encoder": None}
         weights = network.state_dict() if isinstance(network, nn.Module) else {}
-        return hash_of([fingerprint(data), folds, repr(settings), encoder, weights])
+        made_of = [fingerprint(data), folds, repr(settings), encoder, weights]
+        given = getattr(self, "_given_recipe", None)
+        return hash_of([*made_of, repr(given)] if given else made_of)
 
     def _check_classes(self, data: Data) -> None:
         if data.num_classes != len(self.classes_):
@@ -437,47 +421,37 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 f"{len(self.classes_)}; fit it again"
             )
 
-    def _out_of_fold(
-        self,
-        data: Data,
-        folds: int,
-        on_record: Callable[[Record], None] = lambda record: None,
-    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Clean posteriors, and T(x) where the method has one, by models that never saw the row."""
-        labels = data.y.numpy()
-        most = np.bincount(labels[labels != IGNORE], minlength=2).max()
-        if not 2 <= folds <= most:
-            raise BadInput(
-                f"folds={folds} must lie between 2 and the rows of the largest class ({most}), "
-                "or be 0: judge with the fitted model"
-            )
-        probs = np.zeros((len(data), data.num_classes), np.float32)
-        T = None
-        seed = self.random_state if isinstance(self.random_state, int) else 0
-        parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
-        with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
-            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-            cuts = list(parts.split(np.zeros(len(data)), labels))
+    def _answers(self, data: Data) -> Answers:
+        return Answers(self.predict_proba(data), self._own_transition(data))
 
-        def show(record: Record, number: int) -> None:
-            on_record({**record, "stage": f"fold {number} of {folds}: {record['stage']}"})
+    def _fit_fold(
+        self, data: Data, on_record: Callable[[Record], None]
+    ) -> Callable[[Data], Answers]:
+        fitted = clone(self)
+        if self._is_auto():
+            fitted.set_params(method=self._method_name())  # one race is enough
+        fitted.fit_data(data, recipe=self._refit_recipe(data), on_record=on_record)
+        if fitted.interrupted_:
+            raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
+        return fitted._answers
 
-        for number, (train, held) in enumerate(cuts, 1):
-            fitted = clone(self)
-            if self._is_auto():
-                fitted.set_params(method=self._method_name())  # one race is enough
-            fitted.fit_data(
-                data.rows(torch.from_numpy(train)), on_record=partial(show, number=number)
-            )
-            if fitted.interrupted_:
-                raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
-            rest = data.rows(torch.from_numpy(held))
-            probs[held] = fitted.predict_proba(rest)
-            own = fitted._own_transition(rest)
-            if own is not None:
-                T = np.zeros((len(data), *own.shape[1:]), np.float32) if T is None else T
-                T[held] = own
-        return probs, T
+    def _refit_recipe(self, data: Data) -> Recipe:
+        """For another fit like this: all of the recipe that was given, with what was set since.
+
+        Where the parameters made the recipe, they make it again.
+        """
+        given: Recipe | None = getattr(self, "_given_recipe", None)
+        return self._recipe(data) if given is None else replace(given, **self._set_since())
+
+    def _set_since(self) -> dict[str, Any]:
+        """The recipe's fields whose parameters have been changed since the fit."""
+        now, then = self._recipe_params(), self._given_params
+        return {k: v for k, v in now.items() if v != then[k] and v is not None}
+
+    def _recipe_params(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in RECIPE_FIELDS}
+        whole = isinstance(self.random_state, (int, np.integer))
+        return own | {"seed": int(self.random_state) if whole else None}  # type: ignore[arg-type]
 
     def _own_transition(self, X: Any) -> NDArray[np.float32] | None:
         """T(x) where the method has one of its own."""
@@ -510,6 +484,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             "params": params,
             "classes": self.classes_.tolist(),
             "shape": list(self.shape_),
+            "recipe": asdict(self._given_recipe) if self._given_recipe else None,
             "num_train": self.method_.spec.num_train,
             "n_features_in": self.n_features_in_,
             "schema": asdict(self.schema_) if self.schema_ else None,
@@ -548,7 +523,10 @@ class Classifier(ClassifierMixin, BaseEstimator):
         shape = (meta["num_train"], *self.shape_)
         labels = torch.zeros((), dtype=torch.int64).expand(shape[0])
         blank = Data(torch.zeros(()).expand(shape), labels, len(self.classes_))
-        self.recipe_ = self._recipe(blank)
+        given = meta.get("recipe")  # older files have none
+        self._given_recipe = Recipe(**given) if given else None
+        self._given_params = self._recipe_params()
+        self.recipe_ = self._given_recipe or self._recipe(blank)
         self.history_, self.interrupted_ = [], False
         self._class_transition_ = tensors.pop("transition")
         self.method_ = self._new_method()

@@ -1,0 +1,200 @@
+"""A review of an audited run: its suspects, what is shown of them, what was decided."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ...checkpoint import write_csv
+from ...data import IGNORE, BadInput, Data
+from ..items import encode, picture_of, table
+from ..pages import text_of
+from .log import LOG, Conflict, Decision, Log
+
+HELD = 120.0  # seconds for which an item that one tab shows is not offered to another
+LARGEST = 640  # side of a picture on the page
+COLUMNS = 40  # values of a table's row on the page
+
+
+class Review:
+    """The suspects of an audited run, the worst first, and what was decided on them."""
+
+    def __init__(
+        self,
+        run: Path,
+        data: Data,
+        *,
+        paths: Sequence[str] | None = None,
+        columns: dict[str, list[str] | None] | None = None,
+    ) -> None:
+        self.run, self.data, self.paths, self.columns = run, data, paths, columns
+        self.names = [data.class_name(k) for k in range(data.num_classes)]
+        self.issues = _suspects(run, self.names, data)
+        self.position = {issue["index"]: k for k, issue in enumerate(self.issues)}
+        self.log = Log(run / LOG)
+        self._shown: dict[int, tuple[str, float]] = {}  # row: tab and time
+
+    @cached_property
+    def _table(self) -> pd.DataFrame:
+        return table(self.data.x, self.columns)  # type: ignore[arg-type]
+
+    def labels(self) -> pd.DataFrame:
+        """Every label with the decisions applied, in the columns of `audit --fix-above`."""
+        rows = (self.data.y != IGNORE).nonzero()[:, 0].tolist()
+        given = [int(label) for label in self.data.y[rows]]
+        decided = {d.row: d.label for d in self.log.current().values() if d.label is not None}
+        label = [decided.get(row, old) for row, old in zip(rows, given, strict=True)]
+        fixed = [new != old for new, old in zip(label, given, strict=True)]
+        named = {"label": label, "given_label": given}
+        frame = pd.DataFrame({"index": rows, "label": label, "fixed": fixed, "given_label": given})
+        return frame.assign(**{c: [self.names[k] for k in v] for c, v in named.items()})
+
+    # ---- what the page asks for ------------------------------------------------------------------
+
+    def overview(self) -> dict[str, Any]:
+        return {
+            "classes": [text_of(name) for name in self.names],
+            "picture": len(self.data.shape) > 1,
+            "run": text_of(self.run, 200),
+        }
+
+    def next(self, tab: str, kind: str = "open") -> dict[str, Any]:
+        """The next item without a decision (`open`), or the longest skipped one (`skipped`)."""
+        current = self.log.current()
+        if kind == "skipped":
+            rows = [d.row for d in current.values() if d.action == "skip"]
+        else:
+            rows = [issue["index"] for issue in self.issues if issue["index"] not in current]
+        now = time.monotonic()
+        free = (row for row in rows if self._is_free(row, tab, now))
+        row = next(free, rows[0] if rows else None)
+        if row is not None:
+            self._shown[row] = (tab, now)
+        return self._answer(current, row)
+
+    def _is_free(self, row: int, tab: str, now: float) -> bool:
+        other, since = self._shown.get(row, (tab, now))
+        return other == tab or now - since > HELD
+
+    def at(self, position: int) -> dict[str, Any]:
+        near = self.issues[: position + 1][-1:]  # past the end: the last one
+        return self._answer(self.log.current(), near[0]["index"] if near else None)
+
+    def decide(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Writes a decision, then answers with the next item, or with what stood in its way."""
+        tab, kind = word(asked, "tab"), word(asked, "kind")
+        row, action, label = self._decision(asked)
+        try:
+            self.log.decide(word(asked, "request"), tab, row, action, label, number(asked, "seen"))
+        except Conflict:
+            return self._answer(self.log.current(), row) | {"conflict": True}
+        return self.next(tab, kind)
+
+    def _decision(self, asked: dict[str, Any]) -> tuple[int, str, int | None]:
+        row, action = number(asked, "row"), word(asked, "action")
+        if row not in self.position:
+            raise BadInput(f"row {row} is not among the suspects")
+        issue = self.issues[self.position[row]]
+        labels = {"accept": issue["predicted"], "keep": issue["given"], "skip": None}
+        if action == "choose":
+            label = number(asked, "label")
+            if not 0 <= label < len(self.names):
+                raise BadInput(f"there is no class {label}")
+            return row, action, label
+        if action not in labels:
+            raise BadInput(f"there is no action {action!r}")
+        return row, action, labels[action]
+
+    def undo(self, asked: dict[str, Any]) -> dict[str, Any]:
+        row = self.log.undo(word(asked, "request"), word(asked, "tab"))
+        if row not in self.position:
+            return self.next(word(asked, "tab"), word(asked, "kind")) | {"nothing": True}
+        return self._answer(self.log.current(), row)
+
+    def picture(self, row: int) -> bytes:
+        picture = picture_of(self.data.x, row)
+        picture.thumbnail((LARGEST, LARGEST))
+        return encode(picture, "png")
+
+    def _answer(self, current: dict[int, Decision], row: int | None) -> dict[str, Any]:
+        item = None if row is None else self._item(row, current.get(row))
+        return {"item": item, "progress": self._count(current)}
+
+    def progress(self) -> dict[str, int]:
+        """How many suspects there are, are open, and were decided in which way."""
+        return self._count(self.log.current())
+
+    def _count(self, current: dict[int, Decision]) -> dict[str, int]:
+        actions = [d.action for d in current.values() if d.row in self.position]
+        counts = {name: actions.count(name) for name in ("accept", "keep", "choose", "skip")}
+        return counts | {"total": len(self.issues), "open": len(self.issues) - len(actions)}
+
+    def _item(self, row: int, decision: Decision | None) -> dict[str, Any]:
+        issue = self.issues[self.position[row]]
+        values: list[tuple[str, str]] = []
+        if len(self.data.shape) == 1:
+            shown = self._table.iloc[row, :COLUMNS]
+            values = [(text_of(name, 60), text_of(value, 200)) for name, value in shown.items()]
+        return issue | {
+            "row": row,
+            "position": self.position[row],
+            "path": text_of(self.paths[row], 200) if self.paths else "",
+            "values": values,
+            "seen": decision.id if decision else 0,
+            "action": decision.action if decision else "",
+            "label": decision.label if decision else None,
+        }
+
+
+def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
+    """The flagged rows of audit.json, the worst first; classes as numbers."""
+    path = run / "audit.json"
+    if not path.exists():
+        raise BadInput(f"{run} is not audited yet; `ytilde audit {run}` comes first")
+    place = {name: k for k, name in enumerate(names)}
+    labels = {
+        "given": "given_label",
+        "predicted": "predicted_label",
+        "runner_up": "runner_up_label",
+    }
+    figures = ("predicted_prob", "runner_up_prob", "p_wrong", "ambiguity")
+    try:
+        issues: list[dict[str, Any]] = [
+            {"index": int(issue["index"])}
+            | {key: place[str(issue[f"{key}_label"])] for key in labels}
+            | {key: float(issue[key]) for key in figures}
+            for issue in json.loads(path.read_text("utf-8"))["issues"]
+        ]
+        same = all(int(data.y[issue["index"]]) == issue["given"] for issue in issues)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise BadInput(f"{path} cannot be read ({error!r}); `ytilde audit {run}` again") from error
+    if not same:
+        raise BadInput(f"{path} was made of other labels; `ytilde audit {run}` again")
+    return sorted(issues, key=lambda issue: (-issue["p_wrong"], issue["index"]))
+
+
+def word(asked: dict[str, Any], key: str) -> str:
+    value = asked.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= 64 or not value.isascii():
+        raise BadInput(f"{key} must be a short word")
+    return value
+
+
+def number(asked: dict[str, Any], key: str) -> int:
+    value = asked.get(key)
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise BadInput(f"{key} must be a whole number")
+    return value
+
+
+def export(review: Review, path: Path) -> tuple[int, int]:
+    """Write the labels with the decisions applied; returns their number and how many changed."""
+    frame = review.labels()
+    write_csv(path, frame)
+    return len(frame), int(frame.fixed.sum())
