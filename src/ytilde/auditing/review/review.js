@@ -29,7 +29,8 @@
           if (tries > 1) notice("");
           return await answer.json();
         }
-        if (answer.status === 400) throw new RangeError((await answer.json()).error);
+        // 400: nonsense; 507: a full disk. The sentence says what to do.
+        if ([400, 507].includes(answer.status)) throw new RangeError((await answer.json()).error);
       } catch (error) {
         if (error instanceof RangeError) throw error;
       }

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...data import BadInput
 from ..pages import digest, own_parts, template, text_of
+from .log import NotSaved
 from .session import Review, number, word
 
 MESSAGE = 4096  # bytes of a request
@@ -57,10 +58,13 @@ def application(review: Review, token: str, port: int) -> Any:
         return HTMLResponse(page)
 
     async def picture(request: Request) -> Response:
-        row = int(request.path_params["row"])
-        if row not in review.position or len(review.data.shape) == 1:
+        digits = request.path_params["row"]
+        if len(digits) > len(str(2**53)):
+            return PlainTextResponse("The number of a picture is shorter than that.", 400)
+        known = digits.isascii() and digits.isdecimal() and int(digits) in review.position
+        if not known or len(review.data.shape) == 1:
             return PlainTextResponse("There is no such picture.", 404)
-        content = await run_in_threadpool(review.picture, row)
+        content = await run_in_threadpool(review.picture, int(digits))
         return Response(content, media_type="image/png")
 
     async def ask(request: Request) -> Response:
@@ -78,12 +82,14 @@ def application(review: Review, token: str, port: int) -> Any:
             if verb is None or not isinstance(asked, dict):
                 raise BadInput("there is no such question")
             return JSONResponse(await run_in_threadpool(verb, asked))
-        except (BadInput, ValueError) as error:
+        except NotSaved as error:
+            return JSONResponse({"error": str(error)}, 507)
+        except (BadInput, ValueError, RecursionError) as error:
             return JSONResponse({"error": str(error)}, 400)
 
     routes = [
         Route("/{token}/", show),
-        Route("/{token}/picture/{row:int}", picture),
+        Route("/{token}/picture/{row}", picture),
         Route("/{token}/{verb}", ask, methods=["POST"]),
     ]
     return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)])

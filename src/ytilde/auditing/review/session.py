@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,9 @@ class Review:
         self.names = [data.class_name(k) for k in range(data.num_classes)]
         self.issues = _suspects(run, self.names, data)
         self.position = {issue["index"]: k for k, issue in enumerate(self.issues)}
-        self.log = Log(run / LOG)
+        self.log = Log(run / LOG, self.position)
+        self._choosing = threading.Lock()
+        self._first = self._undone = 0
         self._shown: dict[int, tuple[str, float]] = {}  # row: tab and time
 
     @cached_property
@@ -66,17 +70,31 @@ class Review:
 
     def next(self, tab: str, kind: str = "open") -> dict[str, Any]:
         """The next item without a decision (`open`), or the longest skipped one (`skipped`)."""
-        current = self.log.current()
-        if kind == "skipped":
-            rows = [d.row for d in current.values() if d.action == "skip"]
-        else:
-            rows = [issue["index"] for issue in self.issues if issue["index"] not in current]
-        now = time.monotonic()
-        free = (row for row in rows if self._is_free(row, tab, now))
-        row = next(free, rows[0] if rows else None)
-        if row is not None:
-            self._shown[row] = (tab, now)
-        return self._answer(current, row)
+        self.log.refresh()
+        with self._choosing:
+            rows = self._skipped() if kind == "skipped" else self._open()
+            first = next(rows, None)
+            now = time.monotonic()
+            both = chain([] if first is None else [first], rows)
+            row = next((row for row in both if self._is_free(row, tab, now)), first)
+            if row is not None:
+                self._shown[row] = (tab, now)
+        return self._answer(row)
+
+    def _skipped(self) -> Iterator[int]:
+        """The longest skipped first."""
+        return (d.row for d in self.log.current().values() if d.action == "skip")
+
+    def _open(self) -> Iterator[int]:
+        """Rows without a decision, the worst first: all before `_first` have one, or had one
+        taken back since."""
+        if self._undone != self.log.undone:
+            self._undone, self._first = self.log.undone, 0
+        total = len(self.issues)
+        while self._first < total and self.log.holds(self.issues[self._first]["index"]):
+            self._first += 1
+        rows = (self.issues[k]["index"] for k in range(self._first, total))
+        return (row for row in rows if not self.log.holds(row))
 
     def _is_free(self, row: int, tab: str, now: float) -> bool:
         other, since = self._shown.get(row, (tab, now))
@@ -84,7 +102,8 @@ class Review:
 
     def at(self, position: int) -> dict[str, Any]:
         near = self.issues[: position + 1][-1:]  # past the end: the last one
-        return self._answer(self.log.current(), near[0]["index"] if near else None)
+        self.log.refresh()
+        return self._answer(near[0]["index"] if near else None)
 
     def decide(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Writes a decision, then answers with the next item, or with what stood in its way."""
@@ -93,7 +112,7 @@ class Review:
         try:
             self.log.decide(word(asked, "request"), tab, row, action, label, number(asked, "seen"))
         except Conflict:
-            return self._answer(self.log.current(), row) | {"conflict": True}
+            return self._answer(row) | {"conflict": True}
         return self.next(tab, kind)
 
     def _decision(self, asked: dict[str, Any]) -> tuple[int, str, int | None]:
@@ -115,25 +134,26 @@ class Review:
         row = self.log.undo(word(asked, "request"), word(asked, "tab"))
         if row not in self.position:
             return self.next(word(asked, "tab"), word(asked, "kind")) | {"nothing": True}
-        return self._answer(self.log.current(), row)
+        self.log.refresh()
+        return self._answer(row)
 
     def picture(self, row: int) -> bytes:
         picture = picture_of(self.data.x, row)
         picture.thumbnail((LARGEST, LARGEST))
         return encode(picture, "png")
 
-    def _answer(self, current: dict[int, Decision], row: int | None) -> dict[str, Any]:
-        item = None if row is None else self._item(row, current.get(row))
-        return {"item": item, "progress": self._count(current)}
+    def _answer(self, row: int | None) -> dict[str, Any]:
+        item = None if row is None else self._item(row, self.log.holds(row))
+        return {"item": item, "progress": self._count()}
 
     def progress(self) -> dict[str, int]:
         """How many suspects there are, are open, and were decided in which way."""
-        return self._count(self.log.current())
+        self.log.refresh()
+        return self._count()
 
-    def _count(self, current: dict[int, Decision]) -> dict[str, int]:
-        actions = [d.action for d in current.values() if d.row in self.position]
-        counts = {name: actions.count(name) for name in ("accept", "keep", "choose", "skip")}
-        return counts | {"total": len(self.issues), "open": len(self.issues) - len(actions)}
+    def _count(self) -> dict[str, int]:
+        counts = {name: self.log.counts[name] for name in ("accept", "keep", "choose", "skip")}
+        return counts | {"total": len(self.issues), "open": len(self.issues) - sum(counts.values())}
 
     def _item(self, row: int, decision: Decision | None) -> dict[str, Any]:
         issue = self.issues[self.position[row]]
