@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ytilde import auditing, metrics
 from ytilde.auditing import Audit, audit, inputs, notes, readings
+from ytilde.auditing.audit import worst_first
 from ytilde.data import BadInput
 
 
@@ -192,6 +193,38 @@ def test_chunks_and_subsample_change_little(monkeypatch):
     monkeypatch.setattr(readings, "FIT_ROWS", 1500)
     sample = audit(p, y)
     assert np.abs(sample.issues.p_wrong - whole.issues.p_wrong).mean() < 0.03
+
+
+def sure(n=3000, k=6, seed=0):
+    """A float32 softmax that is nearly always sure, as a network's is; and labels, some wrong."""
+    rng = np.random.default_rng(seed)
+    clean = rng.integers(0, k, n)
+    y = np.where(rng.random(n) < 0.2, (clean + 1) % k, clean)
+    logits = 4 * rng.normal(size=(n, k)) + 30 * np.eye(k)[clean]
+    return torch.tensor(logits, dtype=torch.float32).softmax(1).numpy(), y
+
+
+def test_the_worst_labels_of_a_sure_model_are_still_ordered(tmp_path):
+    """Hundreds had p_wrong 1, and came in the order of the file."""
+    p, y = sure()
+    found = audit(p, y)
+    worst = worst_first(found.issues)
+    assert (worst.p_wrong.iloc[:100] == 1).all()
+    assert worst.label_quality.is_monotonic_increasing and worst.p_wrong.is_monotonic_decreasing
+    assert worst.label_quality.iloc[:300].is_unique  # all that were made wrong, at least
+    assert worst.p_wrong.iloc[-1000:].is_unique  # and so are the best
+    # of two labels with the same suggestion, both beyond doubt, the less likely one comes first
+    own = np.log(p[worst["index"], worst.given_label].astype(float))
+    for _, pair in (
+        worst.iloc[:300].assign(own=own[:300]).groupby(["given_label", "predicted_label"])
+    ):
+        assert pair.own.corr(pair.label_quality, method="spearman") > 0.9
+    found.to_csv(tmp_path / "issues.csv")
+    assert pd.read_csv(tmp_path / "issues.csv")["index"].tolist() == worst["index"].tolist()
+    found.to_json(tmp_path / "audit.json")
+    told = json.loads((tmp_path / "audit.json").read_text())["issues"]
+    assert [row["index"] for row in told] == worst["index"].tolist()[: len(told)]
+    assert [row["label_quality"] for row in told] == worst.label_quality.tolist()[: len(told)]
 
 
 def test_tensors_float32_and_strings():

@@ -41,7 +41,7 @@ def pixels(address):
 
 def flagged(result):
     issues = result.issues[result.issues.is_label_issue]
-    return issues.sort_values(["p_wrong", "index"], ascending=[False, True])
+    return issues.sort_values(["label_quality", "index"])
 
 
 @pytest.mark.parametrize("side", [12, 200])

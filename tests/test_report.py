@@ -207,7 +207,7 @@ def test_no_kind_of_mistake_fills_the_gallery():
     issues = pd.DataFrame({
         "index": np.arange(400), "given_label": ["a"] * 300 + ["b"] * 95 + ["c"] * 5,
         "predicted_label": "d", "is_label_issue": True, "p_wrong": np.linspace(1, 0.6, 400),
-        "ambiguity": 0.0,
+        "label_quality": np.linspace(0, 0.4, 400), "ambiguity": 0.0,
     })  # fmt: skip
     worst, unclear = cards.choose(issues, 30)
     assert worst.given_label.value_counts().to_dict() == {"a": 20, "b": 10}

@@ -411,6 +411,8 @@ def test_items_come_worst_first_and_skipped_ones_again(tmp_path):
     view = session(make_run(tmp_path / "run", 5))
     worst = [issue["p_wrong"] for issue in view.issues]
     assert worst == sorted(worst, reverse=True)
+    told = json.loads((view.run / "audit.json").read_text())["issues"]
+    assert [issue["index"] for issue in view.issues] == [row["index"] for row in told]
     shown = []
     for number in range(5):
         item = view.next("a")["item"]

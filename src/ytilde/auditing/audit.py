@@ -145,8 +145,7 @@ class Audit:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes `issues`, the worst first; formulas that a spreadsheet would run are harmless."""
-        worst_first = self.issues.sort_values(["p_wrong", "index"], ascending=[False, True])
-        write_csv(Path(path), self._with_paths(worst_first))
+        write_csv(Path(path), self._with_paths(worst_first(self.issues)))
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Writes the figures, the tables and the flagged rows (the rest are in the csv)."""
@@ -154,10 +153,11 @@ class Audit:
             name: {"value": float(e), "low": e.low, "high": e.high}
             for name, e in (("noise_rate", self.noise_rate), ("num_errors", self.num_errors))
         }
+        flagged = worst_first(self.issues[self.issues.is_label_issue])
         tables = {
             "per_class": _records(self.per_class),
             "pairs": _records(self.pairs),
-            "issues": _records(self.issues[self.issues.is_label_issue]),
+            "issues": _records(flagged),
         }
         everything = {
             "rows": len(self.issues),
@@ -267,5 +267,17 @@ def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None
     )
 
 
+def worst_first(issues: pd.DataFrame) -> pd.DataFrame:
+    """The order is strict: where p_wrong is so near to 1 that it is 1, label_quality still differs.
+
+    Likewise p_wrong among the best.
+    """
+    return issues.sort_values(["label_quality", "p_wrong", "index"], ascending=[True, False, True])
+
+
 def _records(table: pd.DataFrame) -> list[dict]:
-    return json.loads(table.to_json(orient="records", double_precision=10))
+    records = json.loads(table.to_json(orient="records", double_precision=10))
+    if "label_quality" not in table:
+        return records
+    exact = zip(records, table.label_quality.tolist(), strict=True)
+    return [record | {"label_quality": quality} for record, quality in exact]

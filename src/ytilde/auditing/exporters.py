@@ -11,17 +11,15 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
 import pandas as pd
 
 from ..checkpoint import write_text
+from .audit import Audit, worst_first
 from .items import data_address, encode, picture_of, table
-
-if TYPE_CHECKING:
-    from .audit import Audit
 
 AGENT = "ytilde"
 LOSSLESS = 128  # side of a picture up to which it is a PNG
@@ -109,8 +107,7 @@ def _suspects(audit: Audit) -> Iterator[tuple[Any, dict[str, Any]]]:
 
     A model at chance level suspects none.
     """
-    flagged = audit.issues[audit.issues.is_label_issue & (not audit.at_chance)]
-    flagged = flagged.sort_values(["p_wrong", "index"], ascending=[False, True])
+    flagged = worst_first(audit.issues[audit.issues.is_label_issue & (not audit.at_chance)])
     kind, paths = _kind(audit), audit.context.paths
     frame = table(audit.context.rows) if kind == "row" else None  # type: ignore[arg-type]
     for issue in flagged.to_dict("records"):

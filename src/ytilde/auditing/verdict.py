@@ -48,7 +48,9 @@ def judge(evidence: Evidence, readings: Sequence[Reading]) -> Verdict:
         quality = post[at, y]
         rates[-1] += len(y) - quality.sum()
         joint += (csr_array((np.ones(len(y)), (y, at)), shape=(k, len(y))) @ post).T
-        columns["quality"][part], columns["wrong"][part] = quality, 1 - quality
+        post[at, y] = 0.0  # the others' sum still differs where 1 - quality would be 0
+        columns["wrong"][part] = np.where(quality < 0.99, 1 - quality, post.sum(1))
+        columns["quality"][part] = quality
         second, first = np.partition(f, -2, axis=1)[:, -2:].T
         columns["ambiguity"][part] = 1 - (first - second)
         # A label that is more likely wrong than right is never suggested again.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from PIL import Image
 
+from ..audit import worst_first
 from ..items import data_address, encode, picture_of
 from ..pages import text_of
 
@@ -31,13 +32,11 @@ def choose(issues: pd.DataFrame, examples: int) -> tuple[pd.DataFrame, pd.DataFr
 
     One pair of classes could otherwise fill the page; places left over go to the worst anyway.
     """
-    flagged = issues[issues.is_label_issue].sort_values(
-        ["p_wrong", "index"], ascending=[False, True]
-    )
+    flagged = worst_first(issues[issues.is_label_issue])
     kinds = flagged.groupby(["given_label", "predicted_label"], sort=False)
     within = kinds.cumcount() < max(3, math.ceil(2 * examples / max(1, kinds.ngroups)))
     first = pd.concat([flagged[within], flagged[~within]]).head(examples)
-    worst = first.sort_values(["p_wrong", "index"], ascending=[False, True])
+    worst = worst_first(first)
     others = issues[~issues.is_label_issue & (issues.ambiguity > AMBIGUOUS)]
     hardest = others.sort_values(["ambiguity", "index"], ascending=[False, True])
     return worst, hardest.head(math.ceil(0.4 * examples))

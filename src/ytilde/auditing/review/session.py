@@ -173,7 +173,7 @@ class Review:
 
 
 def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
-    """The flagged rows of audit.json, the worst first; classes as numbers."""
+    """The flagged rows of audit.json, the worst first, as it has them; classes as numbers."""
     path = run / "audit.json"
     if not path.exists():
         raise BadInput(f"{run} is not audited yet; `ytilde audit {run}` comes first")
@@ -196,7 +196,7 @@ def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
         raise BadInput(f"{path} cannot be read ({error!r}); `ytilde audit {run}` again") from error
     if not same:
         raise BadInput(f"{path} was made of other labels; `ytilde audit {run}` again")
-    return sorted(issues, key=lambda issue: (-issue["p_wrong"], issue["index"]))
+    return sorted(issues, key=lambda issue: -issue["p_wrong"])  # of equal ones as they stand there
 
 
 def word(asked: dict[str, Any], key: str) -> str:
