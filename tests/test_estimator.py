@@ -18,7 +18,6 @@ from torch import nn
 from ytilde import BadInput, Classifier, Data, checkpoint, create, readers
 from ytilde.backbones import create_backbone
 from ytilde.encoder import Encoder
-from ytilde.engine import Recipe
 from ytilde.method import fit_method
 
 # Weighted rows are drawn more often (docs/decisions/0003), so weighting and repeating agree in
@@ -285,31 +284,25 @@ def test_the_folds_of_an_audit_are_trained_by_the_whole_recipe(tmp_path, monkeyp
     """Workers, graph, compile and the streams' seeds were lost, and the folds had other seeds."""
     x, y = make_blobs(60, centers=2, random_state=0)
     data = Data(torch.from_numpy(x).float(), torch.from_numpy(y), 2)
-    own = {"epochs": 2, "val": 0.2, "keep": "best", "workers": 0, "graph": False, "seed": 5}
-    own |= {"noise_seed": 1, "split_seed": 2, "init_seed": 3, "order_seed": 4, "balance": True}
-    recipe, used = Recipe(**own), []
+    own = {"epochs": 2, "val": 0.2, "keep": "best", "workers": 0, "graph": False, "clip": 1.0}
+    own |= {"split_seed": 2, "init_seed": 3, "order_seed": 4, "balance": True, "device": "cpu"}
+    used = []
 
     def fit(method, data, recipe, **options):
         used.append(recipe)
         return fit_method(method, data, recipe, **options)
 
     monkeypatch.setattr("ytilde.estimator.fit_method", fit)
-    clf = Classifier("ce", "mlp:width=8", random_state=5)
-    clf.fit_data(data, recipe=recipe)
+    clf = Classifier("ce", "mlp:width=8", random_state=5, **own)
+    clf.fit_data(data)
+    assert all(getattr(used[0], name) == value for name, value in own.items())
     first = clf.audit_data(data, folds=2, keep=tmp_path / "kept")
     clf.save(tmp_path / "model")
-    again = Classifier.load(tmp_path / "model")
-    second = again.audit_data(data, folds=2)
-    assert used == [recipe] * 5
+    second = Classifier.load(tmp_path / "model").audit_data(data, folds=2)
+    assert used == [used[0]] * 5
     assert second.issues.equals(first.issues)
-    again.set_params(epochs=1, random_state=6).audit_data(data, folds=2)
-    assert used[5:] == [replace(recipe, epochs=1, seed=6)] * 2
-    clf.fit_data(data, recipe=replace(recipe, init_seed=8))  # answers of other seeds do not serve
-    clf.audit_data(data, folds=2, keep=tmp_path / "kept")
-    assert len(used) == 10
-    clf.fit(x, y)  # without a recipe the parameters make it again
-    clf.audit_data(data, folds=2)
-    assert {each.workers for each in used[10:]} == {Recipe().workers}
+    clf.set_params(init_seed=8).audit_data(data, folds=2, keep=tmp_path / "kept")
+    assert used[5:] == [replace(used[0], init_seed=8)] * 2  # what others said does not serve
 
 
 def test_an_audit_is_made_again_where_a_file_that_it_starts_from_has_changed(tmp_path):

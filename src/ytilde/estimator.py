@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from . import checkpoint, parallel
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
-from .auditing.crossfit import Answers, kept_or_made, out_of_fold, single_rows
+from .auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
 from .backbones import without_weights
 from .data import IGNORE, BadInput, Batch, Data, Rows, few
 from .encoder import Encoder
@@ -36,7 +36,7 @@ from .tuning import SHORT_LIST, choose_method, of_race
 RECIPE_FIELDS = (
     "epochs", "batch_size", "optimizer", "lr", "pretrained_lr", "momentum", "weight_decay",
     "schedule", "augment", "precision", "ema", "clip", "val", "keep", "patience", "balance",
-    "device",
+    "workers", "split_seed", "init_seed", "order_seed", "device", "graph", "compile",
 )  # fmt: skip
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
 
@@ -78,8 +78,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         keep: str | None = None,
         patience: int = 0,
         balance: bool = False,
+        workers: int = 2,
         random_state: int | np.random.RandomState | None = 0,
+        split_seed: int | None = None,
+        init_seed: int | None = None,
+        order_seed: int | None = None,
         device: str = "auto",
+        graph: bool = True,
+        compile: bool = False,
         devices: int = 1,
         encoder: str | Path | None = None,
         pretrain: str | None = None,
@@ -102,8 +108,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.keep = keep
         self.patience = patience
         self.balance = balance
+        self.workers = workers
         self.random_state = random_state
+        self.split_seed = split_seed
+        self.init_seed = init_seed
+        self.order_seed = order_seed
         self.device = device
+        self.graph = graph
+        self.compile = compile
         self.devices = devices
         self.encoder = encoder
         self.pretrain = pretrain
@@ -150,7 +162,6 @@ class Classifier(ClassifierMixin, BaseEstimator):
         schema: how a table became this data; tables are then read alike, and files tell it.
         Returns the trainer, or None if Ctrl-C ended the fit early.
         """
-        self._given_recipe, self._given_params = recipe, self._recipe_params()
         recipe = recipe or self._recipe(data)
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
@@ -388,7 +399,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             answers, notes = kept_or_made(
                 keep,
                 lambda: self._audit_key(data, folds),
-                lambda: out_of_fold(data, folds, seed, self._fit_fold, on_record),
+                lambda: out_of_fold(data, folds, seed, self._fold_fit(data), on_record),
             )
             notes += single_rows(data)
         found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
@@ -410,9 +421,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         encoder = {} if self.encoder is None else Encoder.load(self.encoder).weights
         settings |= {"encoder": None}
         weights = network.state_dict() if isinstance(network, nn.Module) else {}
-        made_of = [fingerprint(data), folds, repr(settings), encoder, weights]
-        given = getattr(self, "_given_recipe", None)
-        return hash_of([*made_of, repr(given)] if given else made_of)
+        return hash_of([fingerprint(data), folds, repr(settings), encoder, weights])
 
     def _check_classes(self, data: Data) -> None:
         if data.num_classes != len(self.classes_):
@@ -424,34 +433,20 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _answers(self, data: Data) -> Answers:
         return Answers(self.predict_proba(data), self._own_transition(data))
 
-    def _fit_fold(
-        self, data: Data, on_record: Callable[[Record], None]
-    ) -> Callable[[Data], Answers]:
-        fitted = clone(self)
-        if self._is_auto():
-            fitted.set_params(method=self._method_name())  # one race is enough
-        fitted.fit_data(data, recipe=self._refit_recipe(data), on_record=on_record)
-        if fitted.interrupted_:
-            raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
-        return fitted._answers
+    def _fold_fit(self, data: Data) -> FoldFit:
+        """How a fold is trained: as all of the data would be, though it has fewer rows."""
+        whole = clone(self)._recipe(data)
 
-    def _refit_recipe(self, data: Data) -> Recipe:
-        """For another fit like this: all of the recipe that was given, with what was set since.
+        def fit(part: Data, on_record: Callable[[Record], None]) -> Callable[[Data], Answers]:
+            fitted = clone(self).set_params(val=whole.val, keep=whole.keep)
+            if self._is_auto():
+                fitted.set_params(method=self._method_name())  # one race is enough
+            fitted.fit_data(part, on_record=on_record)
+            if fitted.interrupted_:
+                raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
+            return fitted._answers
 
-        Where the parameters made the recipe, they make it again.
-        """
-        given: Recipe | None = getattr(self, "_given_recipe", None)
-        return self._recipe(data) if given is None else replace(given, **self._set_since())
-
-    def _set_since(self) -> dict[str, Any]:
-        """The recipe's fields whose parameters have been changed since the fit."""
-        now, then = self._recipe_params(), self._given_params
-        return {k: v for k, v in now.items() if v != then[k] and v is not None}
-
-    def _recipe_params(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in RECIPE_FIELDS}
-        whole = isinstance(self.random_state, (int, np.integer))
-        return own | {"seed": int(self.random_state) if whole else None}  # type: ignore[arg-type]
+        return fit
 
     def _own_transition(self, X: Any) -> NDArray[np.float32] | None:
         """T(x) where the method has one of its own."""
@@ -484,7 +479,6 @@ class Classifier(ClassifierMixin, BaseEstimator):
             "params": params,
             "classes": self.classes_.tolist(),
             "shape": list(self.shape_),
-            "recipe": asdict(self._given_recipe) if self._given_recipe else None,
             "num_train": self.method_.spec.num_train,
             "n_features_in": self.n_features_in_,
             "schema": asdict(self.schema_) if self.schema_ else None,
@@ -523,10 +517,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         shape = (meta["num_train"], *self.shape_)
         labels = torch.zeros((), dtype=torch.int64).expand(shape[0])
         blank = Data(torch.zeros(()).expand(shape), labels, len(self.classes_))
-        given = meta.get("recipe")  # older files have none
-        self._given_recipe = Recipe(**given) if given else None
-        self._given_params = self._recipe_params()
-        self.recipe_ = self._given_recipe or self._recipe(blank)
+        self.recipe_ = self._recipe(blank)
         self.history_, self.interrupted_ = [], False
         self._class_transition_ = tensors.pop("transition")
         self.method_ = self._new_method()

@@ -31,16 +31,19 @@ class Answers(NamedTuple):
     transition: NDArray[Any] | None
 
 
+# from data and a listener to what the fitted model answers of other data
+FoldFit = Callable[[Data, Callable[[Record], None]], Callable[[Data], Answers]]
+
+
 def out_of_fold(
     data: Data,
     folds: int,
     seed: int,
-    fit: Callable[[Data, Callable[[Record], None]], Callable[[Data], Answers]],
+    fit: FoldFit,
     on_record: Callable[[Record], None] = lambda record: None,
 ) -> Answers:
     """Cuts the rows into folds, class by class, and asks a model fitted to the others of each.
 
-    fit: from data and a listener to what the fitted model answers of other data.
     on_record: hears of every epoch of these fits; the record's stage names the fold.
     """
     labels = data.y.numpy()
