@@ -39,6 +39,7 @@ from .encoder import Encoder
 from .engine import Diverged, Recipe, Record, Trainer, default_recipe, hash_of
 from .estimator import RECIPE_FIELDS, Classifier
 from .flags import field_comments, parse_flags, read_flags
+from .ids import NONE
 from .images import row_name, unreadable
 from .method import create, list_methods, lookup, pretrained
 from .runs import Run
@@ -98,6 +99,10 @@ ImageColumn = Annotated[str | None, typer.Option(help="column with image paths")
 Drop = Annotated[
     list[str] | None, typer.Option("--drop", help="column that is no feature; repeatable")
 ]
+IdColumn = Annotated[
+    str | None,
+    typer.Option("--id", help="column that names the rows, carried along as written; or none"),
+]
 DataRoot = Annotated[Path | None, typer.Option(help="folder of the named sets ($YTILDE_DATA)")]
 
 
@@ -116,6 +121,7 @@ def fit(
         str | None, typer.Option("--noise", help="corrupt first, e.g. instance:0.4")
     ] = None,
     image_column: ImageColumn = None,
+    id_column: IdColumn = None,
     task: Annotated[str | None, typer.Option(help="classification or segmentation")] = None,
     data_root: DataRoot = None,
     strict: Annotated[bool, typer.Option("--strict", help="stop at an unreadable image")] = False,
@@ -139,7 +145,8 @@ def fit(
     seed = settings.pop("seed", 0)
     settings |= {"val": settings.get("val", 0.1)}
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
-    found = _read(source, data_root, strict=strict, **read)
+    ids = NONE if resume and _ids_are_features(out_folder) else id_column
+    found = _read(source, data_root, strict=strict, id_column=ids, **read)
     data = found.data
     if data.y.dim() == 1:
         out.print(f"data: {_class_sizes(data)}")
@@ -153,6 +160,7 @@ def fit(
     corrupted, told = _corrupt(data, noise_text, recipe)
     config = {
         "source": source, "data_root": str(data_root) if data_root else None, **read,
+        "id_column": id_column,
         "test": test, "noise": noise_text, "method": method, "fields": fields,
         "backbone": backbone, "recipe": dataclasses.asdict(recipe),
         "encoder": str(encoder) if encoder else None, "pretrain": pretrain,
@@ -208,6 +216,12 @@ def fit(
     if trainer is None:
         out.print("interrupted: the same command with --resume goes on")
         raise typer.Exit(130)
+
+
+def _ids_are_features(run: Path | None) -> bool:
+    """Is it a run of 0.1, which had ids among its features?"""
+    known = run is not None and (run / "config.json").exists()
+    return known and "id_column" not in Run.config(run)  # type: ignore[arg-type]
 
 
 def _encoder_digest(path: str | Path | None) -> str | None:
@@ -386,6 +400,7 @@ def pretrain(
         "encoder.safetensors"
     ),
     image_column: ImageColumn = None,
+    id_column: IdColumn = None,
     data_root: DataRoot = None,
 ) -> None:
     """Learn features without labels (SimCLR), for `fit --encoder`; a stopped command goes on.
@@ -404,6 +419,7 @@ def pretrain(
     recipe = Recipe(**{name: flags.pop(name) for name in known if name in flags})
     text = "simclr:" + ",".join(f"{name}={value}" for name, value in flags.items())
     read = {"image_column": image_column, "clean_label": clean_label, "drop": drop}
+    read["id_column"] = id_column
     try:
         data = _read(source, data_root, label=label, **read).data
     except BadInput as error:
@@ -433,6 +449,7 @@ def pretrain(
     out.print(f"written: {out_file}")
     labelled = quote(source) if bool((data.y != IGNORE).any()) else "LABELLED_DATA"
     flags = {"--label": label, "--clean-label": clean_label, "--image-column": image_column}
+    flags["--id"] = id_column
     given = [f"{flag} {quote(value)} " for flag, value in flags.items() if value]
     given += [f"--drop {quote(name)} " for name in drop or ()]
     out.print(f"next: ytilde fit {labelled} {''.join(given)}--encoder {quote(str(out_file))}")
@@ -514,6 +531,8 @@ def _write_predictions(
     if probs.ndim > 2:
         raise BadInput("a run of pixel labels has no table of predictions; see Classifier.load")
     columns: dict[str, Any] = {"index": np.arange(len(data))}
+    if found.ids:
+        columns["id"] = found.ids
     if found.paths:
         columns["path"] = found.paths
     if given:
@@ -556,7 +575,8 @@ def audit(
     history = Run.history(run)
     context = result.context
     context.history, context.paths, context.title = history, found.paths, str(run)
-    if context.rows is not None:
+    context.ids, context.texts = found.ids, found.texts
+    if context.rows is not None and context.texts is None:
         context.rows = table(context.rows, found.schema.columns)
     if label_studio is not None:
         result.to_label_studio(label_studio)
@@ -600,6 +620,7 @@ def _run_data(run: Path, config: dict[str, Any]) -> readers.Source:
         _from_start(config["source"], config),
         data_root=_from_start(config["data_root"], config),
         drop=config.get("drop") or (),
+        id_column=config.get("id_column", NONE),  # runs of 0.1 had ids among their features
         **{key: config[key] for key in ("label", "clean_label", "image_column")},
     )
     if found.fingerprint != config["fingerprint"]:
@@ -637,7 +658,8 @@ def review(
     if found.data.y.dim() > 1:
         raise BadInput("a review needs one label a row; pixel labels are not audited yet")
     columns = found.schema.columns
-    session = reviewing.Review(run, found.data, paths=found.paths, columns=columns)
+    shown: dict[str, Any] = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
+    session = reviewing.Review(run, found.data, columns=columns, **shown)
     if export is not None:
         number, changed = reviewing.export(session, export)
         out.print(f"{number} labels written to {export}, {changed} of them changed by hand")
@@ -696,6 +718,7 @@ def diagnose(
     rows: Annotated[int, typer.Option(help="look at so many rows at most", min=2)] = 4000,
     seed: Annotated[int, typer.Option()] = 0,
     image_column: ImageColumn = None,
+    id_column: IdColumn = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="JSON file to write")] = None,
     data_root: DataRoot = None,
 ) -> None:
@@ -703,7 +726,7 @@ def diagnose(
     if out_file is not None:
         check_writable(out_file)
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
-    found = _read(source, data_root, **read).data
+    found = _read(source, data_root, id_column=id_column, **read).data
     found, told = _corrupt(found, noise_text, Recipe(seed=seed))
     result = diagnose_data(found, most=rows, seed=seed)
     if told:

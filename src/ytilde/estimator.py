@@ -371,8 +371,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         labels = torch.tensor([place[name] for name in given.tolist()])
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
         found = self.audit_data(data, folds=folds).with_classes(classes.tolist())
-        if found.context.rows is not None and isinstance(X, pd.DataFrame):
-            found.context.rows = X
+        if found.context.rows is not None:  # the values as they were given, not as float32
+            found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
         return found
 
     def audit_data(

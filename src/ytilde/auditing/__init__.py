@@ -1,6 +1,6 @@
 """Auditing: which labels are wrong, how sure that is, and what to do about them."""
 
-from .audit import Audit, Estimate, ReportContext, audit, overlap
+from .audit import Audit, Estimate, audit, overlap
 from .baselines import (
     BASELINES,
     aum,
@@ -10,6 +10,7 @@ from .baselines import (
     self_confidence,
     small_loss,
 )
+from .context import ReportContext
 from .notes import NOTE_OUT_OF_FOLD, NOTE_WEAK, unlabelled, weakness
 
 __all__ = [

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
 from ..checkpoint import write_csv, write_text
-from ..data import IGNORE, Rows
+from ..data import IGNORE
+from ..ids import own_text
+from .context import ReportContext
 from .inputs import Array, as_numpy, check_labels, check_transition
 from .notes import Agreement, notes
 from .readings import Evidence, fit_readings
 from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
-
-if TYPE_CHECKING:
-    from ..engine import History
-    from ..metrics import Reliability
 
 
 class Estimate(float):
@@ -46,29 +44,6 @@ class Estimate(float):
 
     def __repr__(self) -> str:
         return f"{float(self):.4g} [{self.low:.4g}, {self.high:.4g}]"
-
-
-@dataclass
-class ReportContext:
-    """What is known of the audited rows beside their labels; the files show it.
-
-    images: [N, C, H, W], uint8 or float in [0, 1], in memory or lazy; rows: a table's values [N,
-        D]; paths: a file name for each row.
-    history: a run's records, or those of several runs by name.
-    reliability: of p_wrong, where the truth is known; measured: figures (name: text) against it.
-    examples: wrong labels that the report shows; the ambiguous ones come on top.
-    method: what the model that judged was trained with; it is not advised again.
-    """
-
-    images: Rows | np.ndarray | None = None
-    rows: pd.DataFrame | np.ndarray | Tensor | None = None
-    paths: Sequence[object] | None = None
-    history: History | Mapping[str, History] | None = None
-    title: str | None = None
-    reliability: Reliability | None = None
-    examples: int = 60
-    measured: Mapping[str, str] | None = None
-    method: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +96,7 @@ class Audit:
         label = self.issues.predicted_label.where(sure, self.issues.given_label)
         fix = label != self.issues.given_label
         columns = {"index": self.issues["index"], "label": label, "fixed": fix}
-        return self._with_paths(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
+        return self._named(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
 
     def with_classes(self, classes: Sequence[Any]) -> Audit:
         """The same in the classes' own values, one for each of `names`: 7 instead of "7"."""
@@ -134,9 +109,12 @@ class Audit:
         issues, per_class, pairs = map(told, (self.issues, self.per_class, self.pairs))
         return replace(self, issues=issues, per_class=per_class, pairs=pairs)
 
-    def _with_paths(self, table: pd.DataFrame) -> pd.DataFrame:
-        """With the image files of the rows, where they are known."""
-        paths = self.context.paths
+    def _named(self, table: pd.DataFrame) -> pd.DataFrame:
+        """With the ids and the image files of the rows, where they are known."""
+        ids, paths = self.context.ids, self.context.paths
+        if ids is not None:
+            table = table.copy()
+            table.insert(1, "id", [own_text(ids[i]) for i in table["index"]])
         return table if paths is None else table.assign(path=[paths[i] for i in table["index"]])
 
     def to_cleanlab(self) -> Array:
@@ -145,7 +123,7 @@ class Audit:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes `issues`, the worst first; formulas that a spreadsheet would run are harmless."""
-        write_csv(Path(path), self._with_paths(worst_first(self.issues)))
+        write_csv(Path(path), self._named(worst_first(self.issues)))
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Writes the figures, the tables and the flagged rows (the rest are in the csv)."""
@@ -154,6 +132,9 @@ class Audit:
             for name, e in (("noise_rate", self.noise_rate), ("num_errors", self.num_errors))
         }
         flagged = worst_first(self.issues[self.issues.is_label_issue])
+        if self.context.ids is not None:
+            ids = [own_text(self.context.ids[i]) for i in flagged["index"]]
+            flagged = flagged.assign(id=ids)
         tables = {
             "per_class": _records(self.per_class),
             "pairs": _records(self.pairs),

@@ -8,18 +8,17 @@ paths of another machine.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-import numpy as np
 import pandas as pd
 
 from ..checkpoint import write_text
+from ..ids import own_text
 from .audit import Audit, worst_first
-from .items import data_address, encode, picture_of, table
+from .items import data_address, encode, picture_of
 
 AGENT = "ytilde"
 LOSSLESS = 128  # side of a picture up to which it is a PNG
@@ -50,8 +49,9 @@ def write_label_studio(audit: Audit, path: Path) -> None:
         for shown, facts in _suspects(audit)
     ]
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in _names(audit))
+    named = '  <Header value="id: $id"/>\n' if audit.context.ids is not None else ""
     config = (
-        f'<View>\n  <{tag} name="item" value="$item"/>\n'
+        f'<View>\n  <{tag} name="item" value="$item"/>\n{named}'
         '  <Header value="given: $given_label"/>\n'
         '  <Choices name="label" toName="item" choice="single">\n'
         f"{choices}\n  </Choices>\n</View>\n"
@@ -99,7 +99,8 @@ def _kind(audit: Audit) -> str:
     """What a person is shown of a row."""
     if audit.context.images is not None:
         return "image"
-    return "row" if audit.context.rows is not None else "text"
+    known = audit.context.rows is not None or audit.context.texts is not None
+    return "row" if known else "text"
 
 
 def _suspects(audit: Audit) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -108,8 +109,8 @@ def _suspects(audit: Audit) -> Iterator[tuple[Any, dict[str, Any]]]:
     A model at chance level suspects none.
     """
     flagged = worst_first(audit.issues[audit.issues.is_label_issue & (not audit.at_chance)])
-    kind, paths = _kind(audit), audit.context.paths
-    frame = table(audit.context.rows) if kind == "row" else None  # type: ignore[arg-type]
+    kind, paths, ids = _kind(audit), audit.context.paths, audit.context.ids
+    frame = audit.context.shown(flagged["index"].tolist()) if kind == "row" else None
     for issue in flagged.to_dict("records"):
         row = int(issue["index"])
         facts: dict[str, Any] = {
@@ -120,6 +121,8 @@ def _suspects(audit: Audit) -> Iterator[tuple[Any, dict[str, Any]]]:
         }
         for name in ("predicted_prob", "p_wrong", "ambiguity"):
             facts[name] = round(float(issue[name]), 6)
+        if ids is not None:
+            facts["id"] = own_text(ids[row])
         if paths is not None:
             facts["path"] = str(paths[row])
         yield _shown(kind, audit, frame, row), facts
@@ -129,7 +132,7 @@ def _shown(kind: str, audit: Audit, frame: pd.DataFrame | None, row: int) -> Any
     if kind == "image":
         return _picture(audit.context.images, row)
     if frame is not None:
-        return {str(name): _plain(value) for name, value in frame.iloc[row].items()}
+        return {str(name): value for name, value in frame.loc[row].items()}
     return f"row {row}"
 
 
@@ -138,10 +141,3 @@ def _picture(images: Any, row: int) -> str:
     if max(picture.size) <= LOSSLESS:
         return data_address(encode(picture, "png", optimize=True), "png")
     return data_address(encode(picture, "jpeg", quality=90), "jpeg")
-
-
-def _plain(value: Any) -> float | str:
-    """A number that JSON has, or a text."""
-    if isinstance(value, (int, float, np.number)) and math.isfinite(value):
-        return round(float(value), 6)
-    return str(value)

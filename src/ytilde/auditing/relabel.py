@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..checkpoint import spreadsheet_safe, write_atomic, write_text
 from ..data import BadInput, which_rows
-from ..readers import TABLES, class_name, label_column
+from ..readers import TABLES, class_name, file_texts, label_column
 
 COLUMNS = ("index", "label", "given_label")  # of labels.csv, from an audit or a review
 
@@ -21,7 +21,8 @@ def relabel(source: Path, labels: Path, out: Path, label: str | None = None) -> 
     """Write the table with the labels of another file; how many rows it has, and how many changed.
 
     labels: written by `audit --fix-above` or `review --export`. A file of another table is refused:
-    each row must have the label that is the given one there.
+    each row must have the label that is the given one there. Rows are found by their ids where
+    the labels have them, and by their number else.
     """
     if source.suffix.lower() not in TABLES:
         raise BadInput(
@@ -33,7 +34,7 @@ def relabel(source: Path, labels: Path, out: Path, label: str | None = None) -> 
     if out.resolve() in (source.resolve(), labels.resolve()):
         raise BadInput(f"{out} would be overwritten; give --out another name")
     values, column, position, separator = label_column(source, label)
-    wanted = _read_labels(labels, len(values), str(source))
+    wanted = _by_id(_read_labels(labels, len(values), str(source)), labels, source)
     # in labels.csv a class has its name, made harmless for spreadsheets
     own = {v: str(spreadsheet_safe(class_name(v, str(source)))) for v in dict.fromkeys(values)}
     value_of = {name: value for value, name in own.items()}
@@ -72,6 +73,28 @@ def _read_labels(path: Path, rows: int, what: str) -> pd.DataFrame:
     if not (len(index) and index.is_unique and index.isin(range(rows)).all()):
         raise BadInput(f"{path} is not about the {rows} rows of {what}.")
     return found.assign(index=index.astype(int))
+
+
+def _by_id(wanted: pd.DataFrame, labels: Path, source: Path) -> pd.DataFrame:
+    """Where the labels carry ids, the rows that have these now: the table may be in another order.
+
+    The column that holds them is found by them.
+    """
+    if "id" not in wanted.columns:
+        return wanted
+    texts = file_texts(source, None, None).map(lambda text: str(spreadsheet_safe(text)))
+    index, ids = wanted["index"].to_numpy(), wanted["id"].to_numpy()
+    columns = [texts.iloc[:, place] for place in range(texts.shape[1])]
+    if any((column.to_numpy()[index] == ids).all() for column in columns):
+        return wanted
+    for column in columns:
+        place = pd.Series(range(len(column)), column)
+        if place.index.is_unique and wanted["id"].is_unique and wanted["id"].isin(column).all():
+            return wanted.assign(index=place[ids].to_numpy())
+    raise BadInput(
+        f"{labels} was made of another table: no column of {source} holds all of its ids, such as "
+        f"{ids[0]!r}."
+    )
 
 
 def _write_parquet(source: Path, out: Path, column: str, new: dict[int, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from PIL import Image
 
+from ...ids import own_text
 from ..audit import worst_first
 from ..items import data_address, encode, picture_of
 from ..pages import text_of
@@ -22,8 +23,9 @@ class Source(NamedTuple):
     """Where a card takes its picture or values from."""
 
     images: Any
-    rows: pd.DataFrame | None
+    rows: pd.DataFrame | None  # texts, under the numbers of the rows
     paths: Sequence[object] | None
+    ids: Sequence[object] | None
     quota: int  # bytes a picture
 
 
@@ -46,7 +48,7 @@ def card(issue: Any, source: Source) -> dict[str, Any]:
     row = int(issue.index)
     values: list[tuple[str, str]] = []
     if source.rows is not None:
-        shown = source.rows.iloc[row, :COLUMNS]
+        shown = source.rows.loc[row].iloc[:COLUMNS]
         values = [(text_of(name, 40), text_of(value, 60)) for name, value in shown.items()]
     return {
         "row": row,
@@ -56,6 +58,7 @@ def card(issue: Any, source: Source) -> dict[str, Any]:
         "p_wrong": float(issue.p_wrong),
         "sure": float(issue.predicted_prob),
         "ambiguity": float(issue.ambiguity),
+        "id": text_of(own_text(source.ids[row])) if source.ids is not None else "",
         "path": text_of(source.paths[row], 200) if source.paths is not None else "",
         "image": None if source.images is None else _picture(source.images, row, source.quota),
         "values": values,

@@ -11,7 +11,6 @@ from typing import Any
 
 from ...checkpoint import write_text
 from ..audit import Audit
-from ..items import table
 from ..notes import NOTE_WEAK
 from ..pages import digest, own_parts, template, text_of
 from . import charts, tables
@@ -31,8 +30,8 @@ def write(audit: Audit, path: str | os.PathLike[str], **own: Any) -> None:
     target = Path(path)
     wrong, unclear = choose(audit.issues, context.examples)
     quota = PICTURES // max(1, len(wrong) + len(unclear))
-    rows = None if context.rows is None else table(context.rows)
-    source = Source(context.images, rows, context.paths, quota)
+    rows = context.shown([*wrong["index"], *unclear["index"]])
+    source = Source(context.images, rows, context.paths, context.ids, quota)
     page = {
         "title": _title(context.title, target.parent),
         "at_chance": audit.at_chance,

@@ -84,7 +84,8 @@
     put("runner-name", classes[item.runner_up]);
     put("runner-p", percent(item.runner_up_prob));
     document.querySelector("[data-do=runner]").hidden = !third;
-    put("place", `${item.position + 1} of ${total}, row ${item.row}`);
+    put("place", `${item.position + 1} of ${total}, row ${item.row}${item.id && ", id"}`);
+    put("id", item.id);
     put("path", item.path);
     show("decided", item.action);
     put("decision", item.label === null ? "skipped" : classes[item.label]);

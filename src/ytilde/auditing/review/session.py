@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from ...checkpoint import write_csv
 from ...data import IGNORE, BadInput, Data
+from ...ids import own_texts
 from ..items import encode, picture_of, table
 from ..pages import text_of
 from .log import LOG, Conflict, Decision, Log
@@ -34,8 +36,12 @@ class Review:
         *,
         paths: Sequence[str] | None = None,
         columns: dict[str, list[str] | None] | None = None,
+        ids: Sequence[str] | None = None,
+        texts: Callable[[Sequence[int]], pd.DataFrame] | None = None,
     ) -> None:
+        """paths, ids, texts: as in ReportContext; columns: a table's, where texts is not given."""
         self.run, self.data, self.paths, self.columns = run, data, paths, columns
+        self.ids, self.texts = ids, texts
         self.names = [data.class_name(k) for k in range(data.num_classes)]
         self.issues = _suspects(run, self.names, data)
         self.position = {issue["index"]: k for k, issue in enumerate(self.issues)}
@@ -45,8 +51,12 @@ class Review:
         self._shown: dict[int, tuple[str, float]] = {}  # row: tab and time
 
     @cached_property
-    def _table(self) -> pd.DataFrame:
-        return table(self.data.x, self.columns)  # type: ignore[arg-type]
+    def _values(self) -> pd.DataFrame:
+        """What the owner wrote in the rows of the suspects."""
+        rows = list(self.position)
+        if self.texts is not None:
+            return self.texts(rows)
+        return own_texts(table(self.data.x[torch.tensor(rows)], self.columns)).set_axis(rows)
 
     def labels(self) -> pd.DataFrame:
         """Every label with the decisions applied, in the columns of `audit --fix-above`."""
@@ -57,6 +67,8 @@ class Review:
         fixed = [new != old for new, old in zip(label, given, strict=True)]
         named = {"label": label, "given_label": given}
         frame = pd.DataFrame({"index": rows, "label": label, "fixed": fixed, "given_label": given})
+        if self.ids is not None:
+            frame.insert(1, "id", [self.ids[row] for row in rows])
         return frame.assign(**{c: [self.names[k] for k in v] for c, v in named.items()})
 
     # ---- what the page asks for ------------------------------------------------------------------
@@ -159,11 +171,12 @@ class Review:
         issue = self.issues[self.position[row]]
         values: list[tuple[str, str]] = []
         if len(self.data.shape) == 1:
-            shown = self._table.iloc[row, :COLUMNS]
+            shown = self._values.loc[row].iloc[:COLUMNS]
             values = [(text_of(name, 60), text_of(value, 200)) for name, value in shown.items()]
         return issue | {
             "row": row,
             "position": self.position[row],
+            "id": text_of(self.ids[row]) if self.ids else "",
             "path": text_of(self.paths[row], 200) if self.paths else "",
             "values": values,
             "seen": decision.id if decision else 0,
