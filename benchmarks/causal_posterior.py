@@ -24,7 +24,7 @@ from ytilde.datasets import load
 from ytilde.engine import Recipe, Trainer
 from ytilde.method import create, fit_method
 from ytilde.methods.causal_nl import CausalNL
-from ytilde.pictures import plot_images
+from ytilde.plotting import plot_images
 from ytilde.versions import versions
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from ytilde import datasets, noise
-from ytilde.diagnosis import LEVEL, diagnose
+from ytilde.auditing.diagnosis import LEVEL, diagnose
 from ytilde.versions import versions
 
 NULL = (

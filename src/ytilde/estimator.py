@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from pandas.api.types import infer_dtype
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from . import checkpoint, parallel
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
+from .auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
 from .backbones import without_weights
-from .data import IGNORE, BadInput, Batch, Data, Rows, few, plural
+from .data import IGNORE, BadInput, Batch, Data, Rows, few
 from .encoder import Encoder
 from .engine import (
     REFIT_FIELDS,
@@ -45,7 +44,6 @@ from .transition import confident_joint
 from .transition import given as given_transition
 from .tuning import SHORT_LIST, choose_method, of_race
 
-KEPT = 2**28  # bytes of an audit's probabilities and T(x) up to which they are kept in a file
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
 
 
@@ -381,8 +379,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         labels = torch.tensor([place[name] for name in given.tolist()])
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
         found = self.audit_data(data, folds=folds).with_classes(classes.tolist())
-        if "rows" in found.context and isinstance(X, pd.DataFrame):
-            found.context["rows"] = X
+        if found.context.rows is not None:  # the values as they were given, not as float32
+            found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
         return found
 
     def audit_data(
@@ -402,43 +400,26 @@ class Classifier(ClassifierMixin, BaseEstimator):
         data, unread = without_unreadable(data)
         if folds == 0:
             self._check_classes(data)
-            T = self._own_transition(data)
-            found = audit(self.predict_proba(data), data.y, transition=T, names=data.names)
-            found.notes.append("In-sample: the model that judged the labels was trained on them.")
+            answers = self._answers(data)
+            notes = ["In-sample: the model that judged the labels was trained on them."]
         else:
-            probs, T, notes = self._kept_or_made(data, folds, on_record, keep)
-            found = audit(probs, data.y, transition=T, names=data.names)
+            seed = self.random_state if isinstance(self.random_state, int) else 0
+            answers, notes = kept_or_made(
+                keep,
+                lambda: self._audit_key(data, folds),
+                lambda: out_of_fold(data, folds, seed, self._fold_fit(data), on_record),
+            )
+            notes += single_rows(data)
+        found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
+        if folds:
             found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
-            found.notes.extend(notes)
-            count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
-            if rare := [data.class_name(k) for k, n in enumerate(count.tolist()) if n == 1]:
-                found.notes.append(
-                    f"Of {plural(len(rare), 'class')} ({few(rare, 5)}) there is a single row, "
-                    "which was judged by a model that never saw its class."
-                )
-        found.notes.extend(unread)
-        found.context["method"] = self._method_name()
-        found.context["images" if len(data.shape) > 1 else "rows"] = data.x
+        found.notes.extend([*notes, *unread])
+        found.context.method = self._method_name()
+        if len(data.shape) > 1:
+            found.context.images = data.x
+        else:
+            found.context.rows = data.x  # type: ignore[assignment]
         return found
-
-    def _kept_or_made(
-        self, data: Data, folds: int, on_record: Callable[[Record], None], keep: Path | None
-    ) -> tuple[NDArray[Any], NDArray[Any] | None, list[str]]:
-        """What the folds say of the rows, from the file where they said it before; and a note."""
-        if keep is None:
-            return *self._out_of_fold(data, folds, on_record), []
-        made_of = self._audit_key(data, folds)
-        found, _ = checkpoint.newest([keep], lambda _, meta: meta.get("made_of") == made_of)
-        if found:
-            said = {name: tensor.numpy() for name, tensor in found[0].items()}
-            note = f"Nothing was trained again: {keep} holds what the folds said."
-            return said["probs"], said.get("T"), [note]
-        probs, T = self._out_of_fold(data, folds, on_record)
-        arrays = {"probs": probs} if T is None else {"probs": probs, "T": T}
-        if sum(array.nbytes for array in arrays.values()) <= KEPT:
-            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            checkpoint.save(keep, tensors, {"made_of": made_of, "count": 0})
-        return probs, T, []
 
     def _audit_key(self, data: Data, folds: int) -> str:
         """The hash of all that the folds' answers depend on, whatever their files are called."""
@@ -457,48 +438,23 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 f"{len(self.classes_)}; fit it again"
             )
 
-    def _out_of_fold(
-        self,
-        data: Data,
-        folds: int,
-        on_record: Callable[[Record], None] = lambda record: None,
-    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Clean posteriors, and T(x) where the method has one, by models that never saw the row."""
-        labels = data.y.numpy()
-        most = np.bincount(labels[labels != IGNORE], minlength=2).max()
-        if not 2 <= folds <= most:
-            raise BadInput(
-                f"folds={folds} must lie between 2 and the rows of the largest class ({most}), "
-                "or be 0: judge with the fitted model"
-            )
-        probs = np.zeros((len(data), data.num_classes), np.float32)
-        T = None
-        seed = self.random_state if isinstance(self.random_state, int) else 0
-        parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
-        with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
-            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-            cuts = list(parts.split(np.zeros(len(data)), labels))
-        whole = clone(self)._recipe(data)  # a fold, of fewer rows, is trained as all of them are
+    def _answers(self, data: Data) -> Answers:
+        return Answers(self.predict_proba(data), self._own_transition(data))
 
-        def show(record: Record, number: int) -> None:
-            on_record({**record, "stage": f"fold {number} of {folds}: {record['stage']}"})
+    def _fold_fit(self, data: Data) -> FoldFit:
+        """How a fold is trained: as all of the data would be, though it has fewer rows."""
+        whole = clone(self)._recipe(data)
 
-        for number, (train, held) in enumerate(cuts, 1):
+        def fit(part: Data, on_record: Callable[[Record], None]) -> Callable[[Data], Answers]:
             fitted = clone(self).set_params(val=whole.val, keep=whole.keep)
             if self._is_auto():
                 fitted.set_params(method=self._method_name())  # one race is enough
-            fitted.fit_data(
-                data.rows(torch.from_numpy(train)), on_record=partial(show, number=number)
-            )
+            fitted.fit_data(part, on_record=on_record)
             if fitted.interrupted_:
                 raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
-            rest = data.rows(torch.from_numpy(held))
-            probs[held] = fitted.predict_proba(rest)
-            own = fitted._own_transition(rest)
-            if own is not None:
-                T = np.zeros((len(data), *own.shape[1:]), np.float32) if T is None else T
-                T[held] = own
-        return probs, T
+            return fitted._answers
+
+        return fit
 
     def _own_transition(self, X: Any) -> NDArray[np.float32] | None:
         """T(x) where the method has one of its own."""

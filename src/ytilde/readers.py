@@ -10,8 +10,9 @@ import hashlib
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from . import datasets
 from .data import IGNORE, BadInput, Data, Rows, few, which_rows
+from .ids import NONE, find_ids, own_texts
 from .images import LIMIT, Images, is_image, list_images, pixels, read_images
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -43,6 +45,7 @@ class Schema:
     clean_label: str | None = None
     image_column: str | None = None
     columns: dict[str, list[str] | None] = field(default_factory=dict)  # categories; None: a number
+    id_column: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,16 @@ class Source:
 
     paths: the image file of each row, where there is one.
     notes: sentences on how it was read, which its owner may want to check.
+    ids: what names each row, as it is written, where a column does.
+    texts: the features of rows of these numbers, every value as it is written.
     """
 
     data: Data
     schema: Schema
     paths: list[str] | None = None
     notes: list[str] = field(default_factory=list)
+    ids: list[str] | None = None
+    texts: Callable[[Sequence[int]], pd.DataFrame] | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -78,6 +85,7 @@ class _Options:
     lazy: bool | None = None
     strict: bool = True
     notes: list[str] = field(default_factory=list)  # for the Source; the parts append to it
+    id_column: str | None = None
 
 
 def read(
@@ -95,6 +103,7 @@ def read(
     size: int | None = None,
     lazy: bool | None = None,
     strict: bool | None = None,
+    id_column: str | None = None,
 ) -> Source:
     """Read a named set, a csv, tsv, parquet or npz file, a folder of images, or an object.
 
@@ -105,6 +114,8 @@ def read(
     size, lazy: side of images that differ in size; read them when they are asked for.
     strict: an image that cannot be read is refused; else its row takes no part in training.
         Unlabelled data is to be answered row by row, so there it is refused if nothing is said.
+    id_column: what names the rows, never a feature. If not given, columns of whole numbers or short
+        texts that differ in every row are taken as such; "none": they are features.
     """
     strict = not labelled if strict is None else strict
     options = _Options(
@@ -120,6 +131,7 @@ def read(
         size,
         lazy,
         strict,
+        id_column=id_column,
     )
     found = _dispatch(source, options)
     if isinstance(found.data.x, Images):
@@ -192,7 +204,8 @@ def _path(source: str | Path, options: _Options) -> Source:
     if kind == ".npz":
         return _npz(path, options)
     if kind in TABLES:
-        return _table(_read_table(path, options), path.parent, options, source)
+        texts = partial(file_texts, path)
+        return _table(_read_table(path, options), path.parent, options, source, texts)
     raise BadInput(f"The kind of file of {source} is not known; {_READABLE}.")
 
 
@@ -447,7 +460,16 @@ def _arrays(
             f"Labels of shape {tuple(observed.shape)} do not fit inputs of shape "
             f"{tuple(inputs.shape)} in {what}; give one label a row, or one a pixel."
         )
-    return _with_schema(Data(inputs, observed, len(chosen), truth, tuple(chosen)))
+    found = _with_schema(Data(inputs, observed, len(chosen), truth, tuple(chosen)))
+    return replace(found, texts=partial(array_texts, x)) if inputs.ndim == 2 else found
+
+
+def array_texts(x: Any, rows: Sequence[int]) -> pd.DataFrame:
+    """Rows of features [N, D] as Python writes their values."""
+    array = x.detach().float().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+    frame = pd.DataFrame(array[list(rows)])
+    texts = own_texts(frame.set_axis([f"feature {k}" for k in frame.columns], axis=1))
+    return texts.set_axis(list(rows))
 
 
 def _npz(path: Path, options: _Options) -> Source:
@@ -463,7 +485,13 @@ def _npz(path: Path, options: _Options) -> Source:
         if key not in parts:
             raise BadInput(f"{path} has no array {key!r}; it holds {', '.join(parts)}.")
     names = [str(name) for name in parts["names"].reshape(-1)] if "names" in parts else None
-    return _arrays(parts["x"], parts.get("y"), parts.get("clean"), options, str(path), names)
+    found = _arrays(parts["x"], parts.get("y"), parts.get("clean"), options, str(path), names)
+    return found if found.texts is None else replace(found, texts=partial(_npz_texts, path))
+
+
+def _npz_texts(path: Path, rows: Sequence[int]) -> pd.DataFrame:
+    with np.load(path, allow_pickle=False) as file:
+        return array_texts(file["x"], rows)
 
 
 # ------------------------------------------------------------------ tables
@@ -576,7 +604,9 @@ def _no_column(name: str, kind: str, columns: Sequence[Any], what: str) -> BadIn
     return BadInput(f"There is no {kind} column {name!r} in {what}; its columns: {shown}{how}.")
 
 
-def _table(frame: pd.DataFrame, folder: Path, options: _Options, what: str) -> Source:
+def _table(
+    frame: pd.DataFrame, folder: Path, options: _Options, what: str, texts: Texts | None = None
+) -> Source:
     frame = frame.reset_index(drop=True)
     schema = options.schema
     for column in () if schema else options.drop:  # a second file need not have it
@@ -596,11 +626,72 @@ def _table(frame: pd.DataFrame, folder: Path, options: _Options, what: str) -> S
     index = [column for column in frame.columns[:1] if str(column).startswith("Unnamed: 0")]
     others = [label, clean_label, *index, *options.drop]
     features = frame.drop(columns=[c for c in others if c in frame.columns])
-    x, paths, roles = _inputs(features, folder, options, what)
+    ids = _id_columns(frame, features, (label, clean_label), options, what)
+    x, paths, roles = _inputs(features.drop(columns=ids, errors="ignore"), folder, options, what)
     roles |= {"label": label, "clean_label": clean_label}
     if schema is None:
         options.notes.append(_taken(list(frame.columns), **roles))
-    return _with_schema(Data(x, y, len(names), clean, tuple(names)), paths, **roles)
+    roles["id_column"] = str(ids[0]) if ids else None
+    found = _with_schema(Data(x, y, len(names), clean, tuple(names)), paths, **roles)
+    return _with_texts(found, texts or partial(own_texts, frame))
+
+
+def _id_columns(
+    frame: pd.DataFrame, features: pd.DataFrame, labels: Any, options: _Options, what: str
+) -> list[Any]:
+    """The columns that name the rows; the first of them is carried along."""
+    schema = options.schema
+    named = options.id_column or (schema.id_column if schema else None)
+    if named == NONE or (schema and named not in frame.columns):
+        return []
+    if named is not None:
+        if named not in frame.columns:
+            raise _no_column(named, "id", list(frame.columns), what)
+        if named in labels:
+            raise BadInput(f"{named!r} holds the labels of {what}; name another column as the id")
+        return [named]
+    picture = _image_column(features, options, what)
+    found = find_ids(features.drop(columns=[] if picture is None else [picture]))
+    if found:
+        one = len(found) == 1
+        options.notes.append(
+            f"{'column' if one else 'columns'} {few(map(repr, found))} of {what} "
+            f"{'differs' if one else 'differ'} in every row: taken as {'an id' if one else 'ids'}, "
+            "not as a feature (--id names the one to carry along, --id none keeps all as features)"
+        )
+    return found
+
+
+Texts = Callable[[list[str], Sequence[int] | None], pd.DataFrame]  # of columns and rows, or all
+
+
+def _with_texts(found: Source, read: Texts) -> Source:
+    """With what its owner wrote: the ids, and a way to the features' columns."""
+    name, columns = found.schema.id_column, list(found.schema.columns)
+    ids = None if name is None else read([name], None)[name].tolist()
+    return replace(found, ids=ids, texts=(lambda rows: read(columns, rows)) if columns else None)
+
+
+def file_texts(path: Path, columns: list[str] | None, rows: Sequence[int] | None) -> pd.DataFrame:
+    """A table's columns and rows (None: all) as its file has them; of parquet, as Python does."""
+    if path.suffix.lower() == ".parquet":
+        import pyarrow.parquet as pq  # pandas would round whole numbers in a column with gaps
+
+        table = pq.read_table(path, columns=columns)
+        table = table if rows is None else table.take(list(rows))
+        parts = {n: pd.Series(table[n].to_pylist(), dtype=object) for n in table.column_names}
+        frame = own_texts(pd.DataFrame(parts), columns)
+        return frame if rows is None else frame.set_axis(list(rows))
+    separator = _separator(path)
+    header = pd.read_csv(path, sep=separator, index_col=False, nrows=0).columns
+    places = [k for k, name in enumerate(header) if columns is None or name in columns]
+    parts = pd.read_csv(
+        path, sep=separator, index_col=False, usecols=places, dtype=str, keep_default_na=False,
+        chunksize=100_000,
+    )  # fmt: skip
+    wanted = [part if rows is None else part[part.index.isin(rows)] for part in parts]
+    frame = pd.concat(wanted)[list(header[places] if columns is None else columns)]
+    return frame if rows is None else frame.loc[list(rows)]
 
 
 def read_features(frame: pd.DataFrame, schema: Schema | None = None) -> Source:

@@ -18,9 +18,9 @@ from typing import Any
 
 from torch import nn
 
-from .files import write_text
 from .data import BadInput
 from .engine import Diverged, Recipe, Record, Trainer
+from .files import write_text
 from .protocols import SIGN
 
 Candidate = dict[str, Any]  # field -> value

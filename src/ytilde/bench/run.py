@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from .. import checkpoint, datasets, noise
-from ..files import locked
 from ..data import BadInput, Batch, Data
 from ..engine import Diverged, Recipe, Record, Trainer, choose_device
+from ..files import locked
 from ..method import CACHE, create, fit_method
 from ..protocols import protocols
 from ..transition import class_floor, relative_l1, row_error

@@ -29,7 +29,8 @@
           if (tries > 1) notice("");
           return await answer.json();
         }
-        if (answer.status === 400) throw new RangeError((await answer.json()).error);
+        // 400: nonsense; 507: a full disk. The sentence says what to do.
+        if ([400, 507].includes(answer.status)) throw new RangeError((await answer.json()).error);
       } catch (error) {
         if (error instanceof RangeError) throw error;
       }
@@ -83,7 +84,8 @@
     put("runner-name", classes[item.runner_up]);
     put("runner-p", percent(item.runner_up_prob));
     document.querySelector("[data-do=runner]").hidden = !third;
-    put("place", `${item.position + 1} of ${total}, row ${item.row}`);
+    put("place", `${item.position + 1} of ${total}, row ${item.row}${item.id && ", id"}`);
+    put("id", item.id);
     put("path", item.path);
     show("decided", item.action);
     put("decision", item.label === null ? "skipped" : classes[item.label]);
