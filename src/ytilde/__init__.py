@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import heads, losses, noise
     from .auditing import Audit, audit
-    from .data import BadInput, Batch, Data, Spec, Step
+    from .data import BadInput, Batch, Data, Spec, Step, StepInfo
     from .diagnosis import Diagnosis, diagnose
     from .engine import Recipe, Trainer
     from .estimator import Classifier
@@ -25,6 +25,7 @@ __all__ = [
     "Recipe",
     "Spec",
     "Step",
+    "StepInfo",
     "Trainer",
     "audit",
     "create",
@@ -37,7 +38,7 @@ __all__ = [
 ]
 _HOMES = {
     "auditing": ("Audit", "audit"),
-    "data": ("BadInput", "Batch", "Data", "Spec", "Step"),
+    "data": ("BadInput", "Batch", "Data", "Spec", "Step", "StepInfo"),
     "diagnosis": ("Diagnosis", "diagnose"),
     "engine": ("Recipe", "Trainer"),
     "estimator": ("Classifier",),

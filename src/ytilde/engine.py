@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from . import checkpoint
 from .augment import make_augment
-from .data import IGNORE, BadInput, Batch, Data, Step
+from .data import IGNORE, BadInput, Batch, Data, StepInfo
 from .encoder import is_pretrained
 from .images import read_rows, row_name
 from .metrics import Confusion
@@ -33,7 +33,7 @@ from .parallel import Team, costly_parts
 UNREADABLE = "files that cannot be read"  # how the note on them begins
 Record = dict[str, Any]
 History = list[Record]
-Loss = Callable[[Any, Step], Tensor]
+Loss = Callable[[Any, StepInfo], Tensor]
 Index = Tensor | Mapping[str, Tensor] | Callable[[], Any]
 
 
@@ -588,7 +588,7 @@ class _Stage:
         self.random = RandomState(recipe.seed_of("order", stage + "/global"), device)
         generator = recipe.generator("order", stage + "/step", device)
         augment = make_augment(recipe.augment, data.shape)
-        self.step_info = Step(
+        self.step_info = StepInfo(
             epoch=torch.zeros((), device=device),
             epochs=recipe.epochs,
             generator=generator,

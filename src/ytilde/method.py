@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
 from .contrastive import DONE, Settings, simclr
-from .data import IGNORE, BadInput, Batch, Data, Spec, Step, check_ranges, unknown
+from .data import IGNORE, BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown
 from .encoder import Encoder, is_pretrained, mark_pretrained
 from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
 from .heads import Head, Softmax, Upsampled
@@ -90,7 +90,7 @@ class Method(nn.Module):
     def head(self, dim: int, num_classes: int) -> Head:
         return Softmax(dim, num_classes)
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         """The scalar to minimise; here the head's mean negative log-likelihood of a random view."""
         x, y = view(batch, step)
         return mean(self.net.nll(x, y, step.generator), y)
@@ -169,7 +169,7 @@ class Method(nn.Module):
         return f"{type(self).__name__}({shown})"
 
 
-def view(batch: Batch, step: Step) -> tuple[Tensor, Tensor]:
+def view(batch: Batch, step: StepInfo) -> tuple[Tensor, Tensor]:
     """One random view of the batch; pixel labels move with their pixels."""
     if batch.y.dim() > 1:
         x, y = step.augment(batch.x, batch.y)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..augment import two_views
-from ..data import Batch, Step
+from ..data import Batch, StepInfo
 from ..losses import soft_ce
 from ..method import register
 from .sop import SOP
@@ -28,7 +28,7 @@ class SOPPlus(SOP):
 
     ranges = "consistency >= 0, balance >= 0"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         logits, second = self.net(torch.cat(two_views(step.augment, batch.x))).chunk(2)
         log_p = logits.log_softmax(-1)
         fixed = log_p.detach()

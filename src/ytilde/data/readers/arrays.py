@@ -1,0 +1,100 @@
+"""Arrays and npz files: inputs as tensors, checked."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import BadInput, which_rows
+from ..types import Data
+from .labels import FILL, read_labels, sentence
+from .source import ReadOptions, Source, with_schema
+
+
+def as_inputs(x: Any, what: str = "the array") -> Tensor:
+    """Features [N, D] as float32, or images as [N, C, H, W]: uint8, or float32 in [0, 1].
+
+    Images may come as [N, H, W] or with the channels (1, 3 or 4) last.
+    """
+    if hasattr(x, "toarray"):
+        raise BadInput(f"{sentence(what)} is sparse; give x.toarray().")
+    tensor = x.detach().cpu() if isinstance(x, Tensor) else _tensor(np.asarray(x), what)
+    if tensor.ndim not in (2, 3, 4):
+        raise BadInput(
+            f"{sentence(what)} has shape {tuple(tensor.shape)}; features are [rows, columns], "
+            "images [rows, channels, height, width]."
+        )
+    if tensor.ndim == 2:
+        return _finite(tensor.float(), what)
+    if tensor.ndim == 3:
+        tensor = tensor.unsqueeze(1)
+    elif tensor.shape[1] not in (1, 3, 4) and tensor.shape[3] in (1, 3, 4):
+        tensor = tensor.permute(0, 3, 1, 2)
+    if tensor.dtype == torch.uint8 or not tensor.numel():
+        return tensor.contiguous()
+    low, high = tensor.amin().item(), tensor.amax().item()
+    if not tensor.is_floating_point():
+        if low < 0 or high > 255:
+            raise BadInput(f"The pixels of {what} run from {low} to {high}; they must be 0 to 255.")
+        return tensor.to(torch.uint8).contiguous()
+    tensor = _finite(tensor.float(), what)
+    if low < 0 or high > 1:
+        raise BadInput(
+            f"The pixels of {what} run from {low:g} to {high:g}; give bytes, or floats from 0 to 1 "
+            "without normalisation (divide yours by 255)."
+        )
+    return tensor.contiguous()
+
+
+def _tensor(array: np.ndarray, what: str) -> Tensor:
+    if array.dtype.kind not in "biuf":
+        raise BadInput(f"{sentence(what)} holds {array.dtype} instead of numbers.")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _finite(x: Tensor, what: str) -> Tensor:
+    bad = ~torch.isfinite(x.flatten(1))
+    if bad.any():
+        rows, column = bad.any(1).nonzero()[:, 0].numpy(), int(bad.nonzero()[0, 1])
+        raise BadInput(
+            f"There is a missing or infinite value in {which_rows(rows)} of {what} (column "
+            f"{column}); {FILL}."
+        )
+    return x
+
+
+def read_arrays(
+    x: Any, y: Any, clean: Any, options: ReadOptions, what: str, names: Sequence[str] | None = None
+) -> Source:
+    inputs = as_inputs(x, what)
+    observed, truth, chosen = read_labels(y, clean, len(inputs), options, what, names)
+    if observed.ndim > 1 and tuple(observed.shape[1:]) != tuple(inputs.shape[2:]):
+        raise BadInput(
+            f"Labels of shape {tuple(observed.shape)} do not fit inputs of shape "
+            f"{tuple(inputs.shape)} in {what}; give one label a row, or one a pixel."
+        )
+    return with_schema(Data(inputs, observed, len(chosen), truth, tuple(chosen)))
+
+
+def read_npz(path: Path, options: ReadOptions) -> Source:
+    """Keys x, y; optional clean, and names, which integer labels then count into."""
+    if not zipfile.is_zipfile(path):
+        raise BadInput(f"{path} cannot be read as plain arrays (it is damaged, or no npz file).")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            parts = {key: file[key] for key in file.files}
+    except Exception as error:  # damaged archives raise many kinds
+        raise BadInput(f"{path} cannot be read as plain arrays ({error}).") from error
+    for key in ("x", "y") if options.labelled else ("x",):
+        if key not in parts:
+            raise BadInput(f"{path} has no array {key!r}; it holds {', '.join(parts)}.")
+    names = [str(name) for name in parts["names"].reshape(-1)] if "names" in parts else None
+    return read_arrays(parts["x"], parts.get("y"), parts.get("clean"), options, str(path), names)
