@@ -15,6 +15,8 @@ from torch import Tensor
 from ..errors import BadInput, plural
 from .types import IGNORE, Data, Rows, Subset
 
+# What Pillow may take a file for, whatever its name: it would hand an EPS to Ghostscript.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 LIMIT = 2 * 10**9  # bytes of pixels that are still read into memory
 _LARGEST = 224  # the default side where the pictures of a set differ in size
@@ -26,15 +28,57 @@ def is_image(path: object) -> bool:
     return str(path).lower().endswith(SUFFIXES)
 
 
+def open_image(file: str | IO[bytes]) -> Image.Image:
+    """A picture of one of the `FORMATS`; only its header is read."""
+    return Image.open(file, formats=FORMATS)
+
+
+ORIENTATION = 0x0112  # the EXIF tag: how a viewer turns and mirrors what is stored
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def _orientation(image: Image.Image) -> int:
+    """1 to 8; 1, as it is stored, where nothing else is said or what is said cannot be read."""
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1  # nothing is said before the pixels, and Pillow would decode them to look behind
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # damaged tags raise many kinds, and the pixels are still there
+        return 1
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The picture as viewers show it."""
+    image.load()  # a PNG may say behind its pixels how to turn them
+    turn = _UPRIGHT.get(_orientation(image))
+    return image if turn is None else image.transpose(turn)
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Height and width of the picture as viewers show it; its pixels are not read."""
+    width, height = image.size
+    if image.format == "TIFF":  # Pillow's size is the stored one, or the upright one: by version
+        width, height = (image.tag_v2[tag] for tag in (256, 257))  # type: ignore[attr-defined]
+    return (width, height) if 5 <= _orientation(image) <= 8 else (height, width)
+
+
 def pixels(image: Image.Image, size: tuple[int, int], channels: int, pad: bool = False) -> Tensor:
-    """One picture as uint8 [channels, H, W], size = (H, W).
+    """One picture, upright, as uint8 [channels, H, W], size = (H, W).
 
     It covers the frame and is cropped at the centre, or, with `pad`, it is contained in the frame,
     top left, and black fills the rest.
     """
     if image.mode[0] in "IF":
         raise ValueError("it has more than 8 bits a channel")
-    image = image.convert("L" if channels == 1 else "RGB")
+    image = upright(image).convert("L" if channels == 1 else "RGB")
     frame = (size[1], size[0])
     if pad:
         image = ImageOps.pad(image, frame, Image.Resampling.BILINEAR, centering=(0, 0))
@@ -48,7 +92,7 @@ def read_image(
     file: str | IO[bytes], size: tuple[int, int], channels: int, pad: bool = False
 ) -> Tensor:
     try:
-        with Image.open(file) as image:
+        with open_image(file) as image:
             return pixels(image, size, channels, pad)
     except _UNREADABLE as error:
         raise _unreadable(file, error) from error
@@ -60,13 +104,13 @@ def read_mask(file: str | IO[bytes], size: tuple[int, int], labels: Tensor) -> T
     labels: [256] int64, the label of each stored value; what the picture does not cover is -1.
     """
     try:
-        with Image.open(file) as image:
+        with open_image(file) as image:
             if image.mode not in ("P", "L"):
                 raise ValueError(
                     f"a mask stores one class number a pixel, this one is {image.mode}"
                 )
             # The palette is dropped, so that resizing keeps the stored class numbers.
-            raw = Image.fromarray(np.array(image, dtype=np.uint8))
+            raw = Image.fromarray(np.array(upright(image), dtype=np.uint8))
     except _UNREADABLE as error:
         raise _unreadable(file, error) from error
     scaled = ImageOps.contain(raw, (size[1], size[0]), Image.Resampling.NEAREST)
@@ -224,8 +268,8 @@ def _said(sizes: Sequence[tuple[int, int]], frame: tuple[int, int]) -> str:
 
 def _header(path: str) -> tuple[tuple[int, int], bool]:
     try:
-        with Image.open(path) as image:
-            return (image.height, image.width), image.mode in ("L", "1")
+        with open_image(path) as image:
+            return upright_size(image), image.mode in ("L", "1")
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
 

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...errors import BadInput
-from ..images import LIMIT, pixels
+from ..images import LIMIT, pixels, upright_size
 from ..types import Data, Rows
 from .arrays import as_inputs
 from .labels import read_labels
@@ -71,7 +71,7 @@ def _items(
     first = dataset[0][key]
     size, channels = (0, 0), 0
     if isinstance(first, Image.Image):
-        square = (options.size, options.size) if options.size else (first.height, first.width)
+        square = (options.size, options.size) if options.size else upright_size(first)
         size, channels = square, 1 if first.mode in ("L", "1") else 3
     if options.schema is not None and len(options.schema.shape) == 3:
         channels, height, width = options.schema.shape
