@@ -1,5 +1,6 @@
 """Pictures are read as viewers show them, by the named formats alone, and none is lost unsaid."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -138,3 +139,101 @@ def test_other_formats_under_a_known_name_are_refused(tmp_path, kind):
     Image.new("RGB", (16, 16)).save(path, format=kind)
     with pytest.raises(BadInput, match=r"x\.png cannot be read"):
         read_image(str(path), (16, 16), 3)
+
+
+# ---- folders -------------------------------------------------------------------------------------
+
+
+def save(path: Path, shade: int = 9) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 4), (shade, 0, 0)).save(path)
+
+
+def names_of(source) -> list[str]:
+    return [source.data.class_name(k) for k in source.data.y.tolist()]
+
+
+def test_linked_class_folders_are_read(tmp_path):
+    for i in range(3):
+        save(tmp_path / f"elsewhere/{i}.png")
+        save(tmp_path / f"d/cats/{i}.png")
+    (tmp_path / "d/dogs").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "d/cats/more.png").symlink_to(tmp_path / "elsewhere/0.png")
+    found = read(tmp_path / "d")
+    assert names_of(found) == ["cats"] * 4 + ["dogs"] * 3
+    assert len(read(tmp_path / "d", labelled=False).data) == 7
+
+
+def test_links_in_circles_end_and_take_no_image_from_another_class(tmp_path):
+    for name in ("a/1.png", "b/2.png", "c/in/3.png"):
+        save(tmp_path / "d" / name)
+    (tmp_path / "d/a/self").symlink_to(tmp_path / "d/a")
+    (tmp_path / "d/a/up").symlink_to(tmp_path / "d")
+    (tmp_path / "d/a/b").symlink_to(tmp_path / "d/b")
+    (tmp_path / "d/c/in/back").symlink_to(tmp_path / "d/c")
+    found = read(tmp_path / "d")
+    assert names_of(found) == ["a", "b", "c"] and len(found.paths) == 3
+    told = [note for note in found.notes if "links to folders that are read already: 4" in note]
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("extra", [[], ["bus/9.png"]])
+def test_classes_may_be_called_train_and_test(tmp_path, extra):
+    files = [f"{name}/{i}.png" for name in ("test", "train", "val") for i in range(2)] + extra
+    for name in files:
+        save(tmp_path / name)
+    found = read(tmp_path)
+    assert sorted(set(names_of(found))) == sorted({name.split("/")[0] for name in files})
+    assert len(found.data) == len(files) == len(read(tmp_path, labelled=False).data)
+
+
+def test_a_split_beside_a_class_is_ambiguous(tmp_path):
+    for name in ("train/ice/1.png", "train/tgv/2.png", "bus/3.png"):
+        save(tmp_path / name)
+    with pytest.raises(BadInput, match="train if it is a split, or rename it if it is a class"):
+        read(tmp_path)
+    assert len(read(tmp_path, labelled=False).data) == 3
+
+
+def test_the_split_that_is_read_and_those_that_are_not_are_told(tmp_path):
+    for name in ("train/a/1.png", "train/b/2.png", "val/a/3.png", "test/4.png", "test/5.png"):
+        save(tmp_path / name)
+    found = read(tmp_path)
+    assert names_of(found) == ["a", "b"]
+    assert any(note.endswith("images of others: test 2, val 1") for note in found.notes)
+    assert len(read(tmp_path, schema=found.schema, labelled=False).data) == 5  # all are answered
+
+
+def test_everything_left_out_is_named_and_counted(tmp_path):
+    for name in ("a/1.png", "b/2.png", "b/.cache/3.png", "b/.4.png"):
+        save(tmp_path / name)
+    for name in ("a/1.heic", "a/2.HEIC", "b/x.svg", "notes.txt", "b/LICENSE"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "b/gone.png").symlink_to(tmp_path / "nowhere.png")
+    found = read(tmp_path)
+    assert names_of(found) == ["a", "b"]
+    told = "\n".join(found.notes)
+    assert "files of another kind: 5 (.heic 2, .svg 1, .txt 1, no ending 1)" in told
+    assert "hidden images: 2" in told and ".4.png" in told and ".cache/3.png" in told
+    assert "class folders without an image: 1 (empty)" in told
+    assert "cannot be opened: 1" in told and "gone.png" in told
+
+
+def test_a_folder_of_unknown_pictures_says_what_lies_there(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/1.heic").write_text("x")
+    with pytest.raises(BadInput, match=r"no images in .*another kind: 1 \(\.heic 1\)"):
+        read(tmp_path)
+
+
+def test_names_that_are_not_utf8_are_refused_before_training(tmp_path):
+    """No table, page or terminal could show them."""
+    for name in (b"a/caf\xe9.png", b"caf\xe9/1.png", b"b/1.png"):
+        path = os.fsencode(tmp_path) + b"/" + name
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            Image.new("RGB", (4, 4)).save(file, format="PNG")
+    for labelled in (True, False):
+        with pytest.raises(BadInput, match=r"names of 2 files .* UTF-8 .*caf\\xe9.*; rename them"):
+            read(tmp_path, labelled=labelled)

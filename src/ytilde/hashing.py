@@ -18,12 +18,16 @@ def digest_of(*parts: str | Tensor, size: int = 16) -> str:
     """
     digest = hashlib.blake2b(digest_size=size)
     for part in parts:
-        digest.update(part.encode() if isinstance(part, str) else _bytes(part))
+        digest.update(
+            part.encode(errors="surrogateescape") if isinstance(part, str) else _bytes(part)
+        )
     return digest.hexdigest()
 
 
-def _bytes(tensor: Tensor) -> Any:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+def _bytes(part: str | Tensor) -> Any:
+    if isinstance(part, str):
+        return part.encode(errors="surrogateescape")  # a file's name may hold any bytes
+    return part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def hash_of(inputs: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -13,19 +12,36 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from ..errors import BadInput, plural
+from .listing import SUFFIXES, is_image, list_images
 from .types import IGNORE, Data, Rows, Subset
+
+__all__ = [
+    "FORMATS",
+    "LIMIT",
+    "ORIENTATION",
+    "SUFFIXES",
+    "Images",
+    "is_image",
+    "list_images",
+    "open_image",
+    "pixels",
+    "read_image",
+    "read_images",
+    "read_mask",
+    "read_rows",
+    "row_name",
+    "unreadable",
+    "upright",
+    "upright_size",
+    "without_unreadable",
+]
 
 # What Pillow may take a file for, whatever its name: it would hand an EPS to Ghostscript.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 LIMIT = 2 * 10**9  # bytes of pixels that are still read into memory
 _LARGEST = 224  # the default side where the pictures of a set differ in size
 _PROBED = 20_000  # headers read to learn the sizes; a larger set is sampled evenly
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-
-
-def is_image(path: object) -> bool:
-    return str(path).lower().endswith(SUFFIXES)
 
 
 def open_image(file: str | IO[bytes]) -> Image.Image:
@@ -272,13 +288,3 @@ def _header(path: str) -> tuple[tuple[int, int], bool]:
             return upright_size(image), image.mode in ("L", "1")
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
-
-
-def list_images(folder: Path) -> list[str]:
-    """Every image below this folder, sorted; hidden files and folders are left out."""
-    found = (p for p in folder.rglob("*") if is_image(p) and p.is_file())
-    return sorted(str(p) for p in found if not _hidden(p.relative_to(folder)))
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
