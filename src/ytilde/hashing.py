@@ -18,9 +18,7 @@ def digest_of(*parts: str | Tensor, size: int = 16) -> str:
     """
     digest = hashlib.blake2b(digest_size=size)
     for part in parts:
-        digest.update(
-            part.encode(errors="surrogateescape") if isinstance(part, str) else _bytes(part)
-        )
+        digest.update(_bytes(part))
     return digest.hexdigest()
 
 

@@ -34,10 +34,8 @@ def read_folder(folder: Path, options: ReadOptions) -> Source:
             loose = paths[next(i for i, parts in enumerate(classes) if not parts)]
             raise BadInput(f"{loose} lies in no class folder; images belong in {folder}/CLASS/.")
         if empty := sorted(_folders(folder) - {parts[0] for parts in classes}):
-            names = shorten_list(empty)
-            options.notes.append(
-                f"left out, class folders without an image: {len(empty)} ({names})"
-            )
+            count = f"{len(empty)} ({shorten_list(empty)})"
+            options.notes.append(f"left out, class folders without an image: {count}")
     labels = np.array([parts[0] if parts else "" for parts in classes], dtype=object)
     y, _, names = read_labels(labels, None, len(paths), options, str(folder))
     if options.schema is None and options.labelled and len(names) < 2:
