@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from . import checkpoint
 from .augment import make_augment
 from .data import IGNORE, BadInput, Batch, Data, StepInfo
+from .data.precision import keep_double
 from .encoder import is_pretrained
 from .images import read_rows, row_name
 from .metrics import Confusion
@@ -429,7 +430,7 @@ class Trainer:
             checkpoint.write_text(self.folder / "unreadable.txt", "\n".join(known) + "\n")
 
     def _as_input(self, x: Tensor) -> Tensor:
-        x = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+        x = x.float().div_(255) if x.dtype == torch.uint8 else keep_double(x)
         return x.contiguous(memory_format=self.layout) if x.dim() == 4 else x
 
     @cached_property

@@ -39,6 +39,7 @@ RECIPE_FIELDS = (
     "schedule", "augment", "precision", "ema", "clip", "val", "keep", "patience", "balance",
     "device",
 )  # fmt: skip
+KEPT_TYPES = [np.float64, np.float32]  # of a table, until it is known what it needs
 KEPT = 2**28  # bytes of an audit's probabilities and T(x) up to which they are kept in a file
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
 
@@ -156,6 +157,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
         self.schema_ = schema
+        first = data.x[torch.arange(1)] if len(data.shape) == 1 else None
+        self.double_ = first is not None and first.dtype == torch.float64
         encoder = None if self.encoder is None else Encoder.load(self.encoder)
         self.recipe_, self._backbone_ = recipe, backbone_name(data, self.backbone, encoder)
         self.history_: History = []
@@ -248,8 +251,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 return x, given, schema
         else:
             X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-            table, given = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
-            x = torch.from_numpy(np.ascontiguousarray(table))
+            table, given = validate_data(self, X, y, dtype=KEPT_TYPES, ensure_min_samples=2)
+            x = as_inputs(table, "X")
         check_classification_targets(given)
         return x, given, schema
 
@@ -330,8 +333,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         if len(self.shape_) > 1:
             return as_images(X)
         X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-        table = validate_data(self, X, dtype=np.float32, reset=False)
-        return torch.from_numpy(np.ascontiguousarray(table))
+        table = validate_data(self, X, dtype=KEPT_TYPES, reset=False)
+        return as_inputs(table, "X", self.double_)
 
     # ---- auditing -----------------------------------------------------------------------------
 
@@ -515,6 +518,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
             "schema": asdict(self.schema_) if self.schema_ else None,
             "feature_names": getattr(self, "feature_names_in_", np.array([])).tolist(),
         }
+        if self.double_:
+            meta["double"] = True
         tensors = {f"method.{name}": t for name, t in self.method_.state_dict().items()}
         checkpoint.save(Path(path), tensors | {"transition": self._class_transition_}, meta)
 
@@ -544,10 +549,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.schema_ = Schema(**meta["schema"]) if meta.get("schema") else None
         if meta["feature_names"]:
             self.feature_names_in_ = np.asarray(meta["feature_names"], dtype=object)
-        self._backbone_ = self.backbone
+        self._backbone_, self.double_ = self.backbone, meta.get("double", False)
         shape = (meta["num_train"], *self.shape_)
         labels = torch.zeros((), dtype=torch.int64).expand(shape[0])
-        blank = Data(torch.zeros(()).expand(shape), labels, len(self.classes_))
+        zero = torch.zeros((), dtype=torch.float64 if self.double_ else torch.float32)
+        blank = Data(zero.expand(shape), labels, len(self.classes_))
         self.recipe_ = self._recipe(blank)
         self.history_, self.interrupted_ = [], False
         self._class_transition_ = tensors.pop("transition")

@@ -33,7 +33,7 @@ def to_onnx(clf: Classifier, path: str | Path) -> None:
     check_is_fitted(clf)
     method = copy.deepcopy(clf.method_).cpu().eval()
     _store_noise(method)
-    x = torch.full((2, *clf.shape_), 0.5)
+    x = torch.full((2, *clf.shape_), 0.5, dtype=torch.float64 if clf.double_ else torch.float32)
     try:
         with _quiet():
             program = torch.onnx.export(
@@ -62,6 +62,8 @@ def _inputs(clf: Classifier) -> dict[str, Any]:
     net = clf.method_.net
     constants = {"mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist()}
     about = {"shape": list(clf.shape_), "normalised": "by the network", **constants}
+    if clf.double_:
+        about["type"] = "float64"
     return {"input": about, "columns": columns}
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ytilde.data import IGNORE, Rows
+from ytilde.data.precision import keep_double
 from ytilde.datasets.classes import CIFAR100_COARSE
 from ytilde.errors import BadInput, unknown_name_message
 from ytilde.specs import parse_spec
@@ -283,7 +284,7 @@ class _Law:
 
     def inputs(self, index: Tensor) -> Tensor:
         # Not in place on the first step: a reader may hand out what it keeps.
-        return (_read(self.x, index) - self.shift).mul_(self.scale)
+        return (_read(self.x, index) - self.shift).mul_(self.scale).float()
 
     def row(self, inputs: Tensor, index: Tensor, c: int, projection: Tensor) -> Tensor:
         """Row c of T(x), [n, K]: p(y | true class c, x)."""
@@ -408,7 +409,8 @@ def _flip_rates(rate: float, u: Tensor) -> Tensor:
 def _moments(x: Rows) -> tuple[Tensor, Tensor]:
     """Mean and 1 / standard deviation of each feature over the data set (0 if constant), [S]."""
     # Sums are taken of differences from a rough mean: exact for constants, and nothing cancels.
-    rough = _read(x, torch.arange(min(64, len(x)))).double().mean(0).float()
+    some = _read(x, torch.arange(min(64, len(x))))
+    rough = some.double().mean(0).to(some.dtype)
     first = second = torch.zeros(len(rough), dtype=torch.float64)
     for index in _chunks(x, torch.arange(len(x))):
         offset = _read(x, index) - rough
@@ -418,7 +420,7 @@ def _moments(x: Rows) -> tuple[Tensor, Tensor]:
     variance = second / len(x) - mean.square()
     scale = torch.where(variance > 0, variance.clamp(min=1e-300).rsqrt(), 0.0)
     scale = torch.where(variance.isnan(), torch.nan, scale)
-    return (rough + mean).float(), scale.float()
+    return (rough + mean).to(rough.dtype), scale.to(rough.dtype)
 
 
 def _raw255(x: Rows) -> tuple[Tensor, Tensor]:
@@ -431,7 +433,7 @@ def _size(x: Rows) -> int:
 
 
 def _read(x: Rows, index: Tensor) -> Tensor:
-    return x[index].cpu().flatten(1).float()
+    return keep_double(x[index].cpu().flatten(1))
 
 
 def _chunks(x: Rows, index: Tensor) -> Iterator[Tensor]:

@@ -31,7 +31,7 @@ class Encoder:
 
     def save(self, path: str | Path) -> None:
         """One safetensors file with a JSON header; `backbone="NAME:weights=PATH"` reads it too."""
-        meta = {
+        meta: dict[str, Any] = {
             "kind": "encoder",
             "backbone": self.backbone,
             "shape": list(self.shape),
@@ -39,6 +39,8 @@ class Encoder:
             "std": self.std.tolist(),
             "about": self.about,
         }
+        if self.mean.dtype == torch.float64:
+            meta["double"] = True  # features that float32 would lose: see data/precision.py
         checkpoint.save(Path(path), self.weights, meta)
 
     @classmethod
@@ -46,7 +48,8 @@ class Encoder:
         weights, meta = checkpoint.load(Path(path))
         if meta.get("kind") != "encoder":
             raise BadInput(f"{path} holds no encoder; make one with `ytilde pretrain`")
-        mean, std = torch.tensor(meta["mean"]), torch.tensor(meta["std"])
+        dtype = torch.float64 if meta.get("double") else torch.float32
+        mean, std = (torch.tensor(meta[name], dtype=dtype) for name in ("mean", "std"))
         return cls(meta["backbone"], tuple(meta["shape"]), mean, std, weights, meta["about"])
 
     def into(self, module: nn.Module) -> None:

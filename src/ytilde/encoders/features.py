@@ -31,5 +31,5 @@ class Features(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        h = self.backbone((x - self.mean) / self.std).float()
+        h = self.backbone(((x - self.mean) / self.std).float()).float()
         return h if self.raw else F.normalize(h, dim=-1)

@@ -125,14 +125,14 @@ class SimCLR(nn.Module):
         )
 
     def features(self, x: Tensor) -> Tensor:
-        return self.backbone((x - self.mean) / self.std)
+        return self.backbone(((x - self.mean) / self.std).float())
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         """NT-Xent of two views of the batch, in one pass, so that batch statistics see both."""
         if self.images:
             views = self.features(torch.cat(two_views(step.augment, batch.x)))
         else:  # jitter is in units of the standardised features
-            x = (batch.x - self.mean) / self.std
+            x = ((batch.x - self.mean) / self.std).float()
             views = self.backbone(torch.cat(two_views(step.augment, x)))
         first, second = self.projection(views).chunk(2)
         return nt_xent(first, second, self.temperature).mean()

@@ -203,7 +203,7 @@ class CausalNL(Method):
 
     def scaled(self, x: Tensor) -> Tensor:
         """What the causal model sees: features standardised, images as they are, in [0, 1]."""
-        return x if x.dim() > 2 else (x - self.net.mean) / self.net.std
+        return x if x.dim() > 2 else ((x - self.net.mean) / self.net.std).float()
 
     def unscaled(self, x: Tensor) -> Tensor:
         return x if x.dim() > 2 else x * self.net.std + self.net.mean

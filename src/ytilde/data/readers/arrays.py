@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +13,17 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput, which_rows
+from ..precision import features
 from ..types import Data
 from .labels import FILL, read_labels, sentence
 from .source import ReadOptions, Source, with_schema
 
 
-def as_inputs(x: Any, what: str = "the array") -> Tensor:
+def as_inputs(x: Any, what: str = "the array", double: bool | None = None) -> Tensor:
     """Features [N, D] as float32, or images as [N, C, H, W]: uint8, or float32 in [0, 1].
 
-    Images may come as [N, H, W] or with the channels (1, 3 or 4) last.
+    Images may come as [N, H, W] or with the channels (1, 3 or 4) last. Features are float64 where
+    float32 would lose what tells rows apart; double: whether they are, as in the training data.
     """
     if hasattr(x, "toarray"):
         raise BadInput(f"{sentence(what)} is sparse; give x.toarray().")
@@ -31,7 +34,8 @@ def as_inputs(x: Any, what: str = "the array") -> Tensor:
             "images [rows, channels, height, width]."
         )
     if tensor.ndim == 2:
-        return _finite(tensor.float(), what)
+        _finite(tensor.float(), what)
+        return features(tensor, double)
     if tensor.ndim == 3:
         tensor = tensor.unsqueeze(1)
     elif tensor.shape[1] not in (1, 3, 4) and tensor.shape[3] in (1, 3, 4):
@@ -57,7 +61,9 @@ def _tensor(array: np.ndarray, what: str) -> Tensor:
         raise BadInput(f"{sentence(what)} holds {array.dtype} instead of numbers.")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
-    return torch.from_numpy(np.ascontiguousarray(array))
+    with warnings.catch_warnings():  # inputs are never written to, so a read-only array will do
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def _finite(x: Tensor, what: str) -> Tensor:
@@ -74,7 +80,7 @@ def _finite(x: Tensor, what: str) -> Tensor:
 def read_arrays(
     x: Any, y: Any, clean: Any, options: ReadOptions, what: str, names: Sequence[str] | None = None
 ) -> Source:
-    inputs = as_inputs(x, what)
+    inputs = as_inputs(x, what, options.schema.double if options.schema else None)
     observed, truth, chosen = read_labels(y, clean, len(inputs), options, what, names)
     if observed.ndim > 1 and tuple(observed.shape[1:]) != tuple(inputs.shape[2:]):
         raise BadInput(

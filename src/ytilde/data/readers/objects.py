@@ -25,8 +25,15 @@ from .tables import label_columns, read_frame
 class Items:
     """A lazy reader over a Dataset: the inputs, at `key` of its items, of the rows asked for."""
 
-    def __init__(self, dataset: Any, key: Any, shape: Sequence[int], size: tuple[int, int]) -> None:
-        self.dataset, self.key, self.size = dataset, key, size
+    def __init__(
+        self,
+        dataset: Any,
+        key: Any,
+        shape: Sequence[int],
+        size: tuple[int, int],
+        double: bool | None = None,
+    ) -> None:
+        self.dataset, self.key, self.size, self.double = dataset, key, size, double
         self.shape = (len(dataset), *shape)
 
     def __len__(self) -> int:
@@ -34,7 +41,7 @@ class Items:
 
     def __getitem__(self, index: Tensor) -> Tensor:
         items = [self.dataset[i][self.key] for i in index.tolist()]
-        return _stack([_item(item, self.shape[1], self.size) for item in items])
+        return _stack([_item(item, self.shape[1], self.size) for item in items], self.double)
 
 
 def _item(item: Any, channels: int, size: tuple[int, int]) -> Tensor:
@@ -43,9 +50,9 @@ def _item(item: Any, channels: int, size: tuple[int, int]) -> Tensor:
     return item if isinstance(item, Tensor) else torch.as_tensor(np.asarray(item))
 
 
-def _stack(items: list[Tensor]) -> Tensor:
+def _stack(items: list[Tensor], double: bool | None = None) -> Tensor:
     try:
-        return as_inputs(torch.stack(items), "the data set")
+        return as_inputs(torch.stack(items), "the data set", double)
     except RuntimeError as error:
         raise BadInput("The inputs of the data set differ in shape; make them alike.") from error
 
@@ -77,14 +84,18 @@ def _items(
         channels, height, width = options.schema.shape
         size = (height, width)
     sample = _stack([_item(first, channels, size)])
-    x: Rows = Items(dataset, key, sample.shape[1:], size)
+    double = options.schema.double if options.schema else None
+    x: Rows = Items(dataset, key, sample.shape[1:], size, double)
     lazy = options.lazy
     if lazy is None:
         lazy = sample.numel() * sample.element_size() * len(dataset) > LIMIT
     if not lazy:
         x = x[torch.arange(len(dataset))]
+    elif double is None:  # one choice for all batches, by the first rows
+        double = x[torch.arange(min(1000, len(dataset)))].dtype == torch.float64
+        x = Items(dataset, key, sample.shape[1:], size, double)
     y, truth, chosen = read_labels(labels, clean, len(dataset), options, "the data set", names)
-    return with_schema(Data(x, y, len(chosen), truth, tuple(chosen)))
+    return with_schema(Data(x, y, len(chosen), truth, tuple(chosen)), double=bool(double))
 
 
 def read_hugging_face(dataset: Any, options: ReadOptions) -> Source:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..fingerprint import fingerprint
 from ..types import Data
 
@@ -24,6 +27,7 @@ class Schema:
     clean_label: str | None = None
     image_column: str | None = None
     columns: dict[str, list[str] | None] = field(default_factory=dict)  # categories; None: a number
+    double: bool = False  # inputs are float64: see precision.py
 
 
 @dataclass(frozen=True)
@@ -63,4 +67,6 @@ class ReadOptions:
 
 def with_schema(data: Data, paths: list[str] | None = None, **columns: Any) -> Source:
     names = [data.class_name(k) for k in range(data.num_classes)]
+    if isinstance(data.x, Tensor):
+        columns["double"] = data.x.dtype == torch.float64
     return Source(data, Schema(names, list(data.shape), **columns), paths)

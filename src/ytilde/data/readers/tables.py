@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from ...errors import BadInput, shorten_list, which_rows
 from ..images import is_image
+from ..precision import features
 from ..types import IGNORE, Data, Rows
 from .folders import read_pictures
 from .labels import FILL, empty_cells, read_labels
@@ -179,7 +179,8 @@ def _inputs(
         paths = [str(folder / str(name)) for name in frame[image_column]]
         return read_pictures(paths, options), paths, {"image_column": image_column, "columns": {}}
     columns = options.schema.columns if options.schema else _columns(frame, what)
-    x = _features(frame, columns, what, options.notes)
+    raw = torch.from_numpy(_features(frame, columns, what, options.notes))
+    x = features(raw, options.schema.double if options.schema else None)
     return x, None, {"image_column": None, "columns": columns}
 
 
@@ -266,8 +267,8 @@ def _categories(column: pd.Series, what: str) -> list[str] | None:
 
 def _features(
     frame: pd.DataFrame, columns: dict[str, list[str] | None], what: str, notes: list[str]
-) -> Tensor:
-    """[N, D] float32: numbers as they are, a category as one column of 0 and 1 for each value."""
+) -> np.ndarray:
+    """[N, D] float64: numbers as they are, a category as one column of 0 and 1 for each value."""
     if not columns:
         raise BadInput(f"{what} is a table, and the model was not trained on one.")
     parts = []
@@ -280,7 +281,7 @@ def _features(
             parts.append(_numbers(frame[name], where)[:, None])
         else:
             parts.append(_one_hot(frame[name], categories, where, notes))
-    return torch.from_numpy(np.concatenate(parts, axis=1))
+    return np.concatenate(parts, axis=1)
 
 
 def _one_hot(column: pd.Series, categories: list[str], what: str, notes: list[str]) -> np.ndarray:
@@ -295,17 +296,16 @@ def _one_hot(column: pd.Series, categories: list[str], what: str, notes: list[st
             f"{which_rows(new)} of {what} hold a value that training did not have "
             f"({text[new[0]]!r}): taken as none of {shorten_list(categories)}"
         )
-    return np.eye(len(categories) + 1, len(categories), dtype=np.float32)[code]  # -1 is the last
+    return np.eye(len(categories) + 1, len(categories), dtype=np.float64)[code]  # -1 is the last
 
 
 def _numbers(column: pd.Series, what: str) -> np.ndarray:
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     with np.errstate(over="ignore"):
-        values = numbers.astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(values))
+        bad = np.flatnonzero(~np.isfinite(numbers.astype(np.float32)))
     if bad.size:
         raise BadInput(
             f"There is no finite number in {which_rows(bad)} of {what} "
             f"(but {column.iloc[bad[0]]}); {FILL}."
         )
-    return values
+    return numbers
