@@ -140,6 +140,8 @@ class Audit:
 
         A model at chance level (`at_chance`) fixes none.
         """
+        if not 0 <= above <= 1:  # NaN too
+            raise BadInput(f"above is a probability from 0 to 1, not {above}")
         sure = (self.issues.p_wrong > above) & (not self.at_chance)
         label = self.issues.predicted_label.where(sure, self.issues.given_label)
         fix = label != self.issues.given_label

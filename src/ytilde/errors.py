@@ -34,6 +34,11 @@ def shorten_list(names: Iterable[Any], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f", ... {len(names) - most} more" * (len(names) > most))
 
 
+def sentence(text: str) -> str:
+    """The text with a capital, as the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
 def plural(count: int, word: str) -> str:
     """A number of things: 1 row, 2 rows, 2 classes."""
     return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("s") else "s")

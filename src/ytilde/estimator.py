@@ -25,11 +25,11 @@ from . import checkpoint, parallel
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from .backbones import without_weights
 from .data import IGNORE, BadInput, Batch, Data, Rows, few, plural
+from .data.readers import Schema, as_array, as_inputs, fingerprint, read_features
 from .encoder import Encoder
 from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe, hash_of
 from .images import without_unreadable
 from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
-from .readers import Schema, as_inputs, fingerprint, read_features
 from .transition import confident_joint
 from .transition import given as given_transition
 from .tuning import SHORT_LIST, choose_method, of_race
@@ -232,8 +232,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _check_training(self, X: Any, y: ArrayLike) -> tuple[Rows, NDArray[Any], Schema | None]:
         x: Rows
         schema = None
-        if y is not None and pd.isna(np.asarray(y)).any():
+        if y is not None and pd.isna(as_array(y, "y")).any():
             raise BadInput("y holds missing labels; fill them in or leave the rows out")
+        X, y = _plain(X, "X"), _plain(y, "y")
         if _ndim(X) > 2 or _holds_text(X):
             given = np.asarray(y)
             if _holds_text(X):
@@ -250,7 +251,6 @@ class Classifier(ClassifierMixin, BaseEstimator):
             if given.ndim > 1:
                 return x, given, schema
         else:
-            X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
             table, given = validate_data(self, X, y, dtype=KEPT_TYPES, ensure_min_samples=2)
             x = as_inputs(table, "X")
         check_classification_targets(given)
@@ -330,9 +330,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
             for note in found.notes:
                 warnings.warn(note)
             return found.data.x
+        X = _plain(X, "X")
         if len(self.shape_) > 1:
             return as_images(X)
-        X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
         table = validate_data(self, X, dtype=KEPT_TYPES, reset=False)
         return as_inputs(table, "X", self.double_)
 
@@ -346,7 +346,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         """
         if folds == 0:
             check_is_fitted(self)
-            x, given = self._check_inputs(X), np.asarray(y)
+            x, given = self._check_inputs(X), np.asarray(_plain(y, "y"))
         else:
             x, given, _ = clone(self)._check_training(X, y)
         if given.ndim > 1:
@@ -511,7 +511,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             "method": self.method_.name,
             "fields": _fields(self.method_, len(self.classes_)),
             "params": params,
-            "classes": self.classes_.tolist(),
+            "classes": plain_classes(self.classes_),
             "shape": list(self.shape_),
             "num_train": self.method_.spec.num_train,
             "n_features_in": self.n_features_in_,
@@ -520,6 +520,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         }
         if self.double_:
             meta["double"] = True
+        if (kind := self.classes_.dtype).kind in "mMu":  # what a list alone does not tell
+            meta["class_type"] = str(kind)
         tensors = {f"method.{name}": t for name, t in self.method_.state_dict().items()}
         checkpoint.save(Path(path), tensors | {"transition": self._class_transition_}, meta)
 
@@ -544,7 +546,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"{path} was trained with a network of yours; pass it as backbone=")
         self = cls(**(meta["params"] | {"method": create(meta["method"], **meta["fields"])}))
         self.backbone = backbone or meta["params"]["backbone"]
-        self.classes_ = np.asarray(meta["classes"])
+        self.classes_ = np.asarray(meta["classes"], dtype=meta.get("class_type"))
         self.shape_, self.n_features_in_ = tuple(meta["shape"]), meta["n_features_in"]
         self.schema_ = Schema(**meta["schema"]) if meta.get("schema") else None
         if meta["feature_names"]:
@@ -565,6 +567,24 @@ class Classifier(ClassifierMixin, BaseEstimator):
         place(self.method_, choose_device(self.device))
         self.method_.eval()
         return self
+
+
+def plain_classes(classes: NDArray[Any]) -> list[Any]:
+    """The classes as JSON can hold them: times as texts, durations as whole numbers."""
+    kind = classes.dtype.kind
+    return (classes.astype(str if kind == "M" else np.int64) if kind in "mM" else classes).tolist()
+
+
+def _plain(values: Any, what: str) -> Any:
+    """Tensors as arrays; what no array can be made of, and tables whose columns share a name, are
+    refused."""
+    if isinstance(values, pd.DataFrame):
+        if not values.columns.is_unique:
+            twice = values.columns[values.columns.duplicated()][0]
+            raise BadInput(f"{what} has several columns called {twice!r}; rename or remove one")
+        return values
+    array = as_array(values, what)
+    return array if isinstance(values, Tensor) else values
 
 
 def as_images(X: Any) -> Tensor:

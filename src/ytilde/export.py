@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .checkpoint import write_atomic
 from .data import BadInput
-from .estimator import Classifier
+from .estimator import Classifier, plain_classes
 from .heads import _Noisy
 
 BLOCK = 100  # Monte-Carlo samples at once: bounds the memory of a prediction
@@ -47,7 +47,7 @@ def to_onnx(clf: Classifier, path: str | Path) -> None:
     assert program is not None
     if isinstance(program.model.graph.inputs[0].shape[0], int):  # type: ignore[index]
         raise BadInput(f"method {method.name} has no ONNX form for any number of rows")
-    about = {"classes": clf.classes_.tolist(), **_inputs(clf)}
+    about = {"classes": plain_classes(clf.classes_), **_inputs(clf)}
     program.model.metadata_props.update({key: json.dumps(value) for key, value in about.items()})
     write_atomic(Path(path), lambda temporary: program.save(str(temporary)))
 

@@ -16,6 +16,11 @@ def as_backbone(module: nn.Module, shape: Shape) -> nn.Module:
 
     The dry run is of a copy, in eval mode, on zeros, with torch's random state put back.
     """
+    if not isinstance(module, nn.Module):
+        raise BadInput(
+            f"a backbone is a name (`ytilde methods backbones` lists them) or a torch module, not "
+            f"{module!r}"
+        )
     if isinstance(getattr(module, "dim", None), int):
         return module
     trial = copy.deepcopy(module).eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class Encoder:
 
     @classmethod
     def load(cls, path: str | Path) -> Encoder:
+        if not isinstance(path, str | PathLike):
+            raise BadInput(f"an encoder is a file written by `ytilde pretrain`, not {path!r}")
         weights, meta = checkpoint.load(Path(path))
         if meta.get("kind") != "encoder":
             raise BadInput(f"{path} holds no encoder; make one with `ytilde pretrain`")

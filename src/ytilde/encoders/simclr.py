@@ -71,6 +71,8 @@ class Settings:
     @classmethod
     def parse(cls, text: str) -> Settings:
         """From "simclr" or "simclr:epochs=100,seed=1"."""
+        if not isinstance(text, str):
+            raise BadInput(f"pre-training is a text such as simclr:epochs=100, not {text!r}")
         name, _, texts = parse_spec(text, "pre-training")
         if name != "simclr":
             raise BadInput(unknown_name_message("pre-training", name, ["simclr"]))

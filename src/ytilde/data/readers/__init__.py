@@ -3,6 +3,7 @@
 from ..fingerprint import fingerprint
 from ..splits import split
 from .arrays import as_inputs
+from .convert import as_array
 from .dispatch import read
 from .labels import class_name, encode
 from .objects import Items
@@ -15,6 +16,7 @@ __all__ = [
     "Items",
     "Schema",
     "Source",
+    "as_array",
     "as_inputs",
     "class_name",
     "encode",

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import BadInput, which_rows
+from ...errors import BadInput, sentence, which_rows
 from ..precision import features
-from ..types import Data
-from .labels import FILL, read_labels, sentence
+from ..types import Data, Rows
+from .convert import as_array, plain_tensor
+from .labels import FILL, read_labels
 from .source import ReadOptions, Source, with_schema
 
 
@@ -25,14 +26,14 @@ def as_inputs(x: Any, what: str = "the array", double: bool | None = None) -> Te
     Images may come as [N, H, W] or with the channels (1, 3 or 4) last. Features are float64 where
     float32 would lose what tells rows apart; double: whether they are, as in the training data.
     """
-    if hasattr(x, "toarray"):
-        raise BadInput(f"{sentence(what)} is sparse; give x.toarray().")
-    tensor = x.detach().cpu() if isinstance(x, Tensor) else _tensor(np.asarray(x), what)
+    tensor = plain_tensor(x, what) if isinstance(x, Tensor) else as_tensor(as_array(x, what), what)
     if tensor.ndim not in (2, 3, 4):
         raise BadInput(
             f"{sentence(what)} has shape {tuple(tensor.shape)}; features are [rows, columns], "
             "images [rows, channels, height, width]."
         )
+    if 0 in tensor.shape[1:]:
+        raise BadInput(f"{sentence(what)} has shape {tuple(tensor.shape)}: its inputs are empty.")
     if tensor.ndim == 2:
         _finite(tensor.float(), what)
         return features(tensor, double)
@@ -56,11 +57,12 @@ def as_inputs(x: Any, what: str = "the array", double: bool | None = None) -> Te
     return tensor.contiguous()
 
 
-def _tensor(array: np.ndarray, what: str) -> Tensor:
+def as_tensor(array: np.ndarray, what: str) -> Tensor:
     if array.dtype.kind not in "biuf":
         raise BadInput(f"{sentence(what)} holds {array.dtype} instead of numbers.")
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch knows few kinds of them
+        large = array.size and array.max() > np.iinfo(np.int64).max
+        array = array.astype(np.float64 if large else np.int64)
     with warnings.catch_warnings():  # inputs are never written to, so a read-only array will do
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         return torch.from_numpy(np.ascontiguousarray(array))
@@ -82,12 +84,17 @@ def read_arrays(
 ) -> Source:
     inputs = as_inputs(x, what, options.schema.double if options.schema else None)
     observed, truth, chosen = read_labels(y, clean, len(inputs), options, what, names)
-    if observed.ndim > 1 and tuple(observed.shape[1:]) != tuple(inputs.shape[2:]):
-        raise BadInput(
-            f"Labels of shape {tuple(observed.shape)} do not fit inputs of shape "
-            f"{tuple(inputs.shape)} in {what}; give one label a row, or one a pixel."
-        )
+    check_pixels(observed, inputs, what)
     return with_schema(Data(inputs, observed, len(chosen), truth, tuple(chosen)))
+
+
+def check_pixels(y: Tensor, x: Rows, what: str) -> None:
+    """Labels of more than one axis are labels of pixels; others, such as one-hot ones, are not."""
+    if y.ndim > 1 and tuple(y.shape[1:]) != tuple(x.shape[2:]):
+        raise BadInput(
+            f"Labels of shape {tuple(y.shape)} do not fit inputs of shape {tuple(x.shape)} in "
+            f"{what}; give one label a row, or one a pixel (one-hot labels: their argmax)."
+        )
 
 
 def read_npz(path: Path, options: ReadOptions) -> Source:

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from ... import datasets
-from ...errors import BadInput
+from ...errors import BadInput, sentence
 from ..images import Images
 from ..types import IGNORE, Data
 from .arrays import read_arrays, read_npz
 from .folders import read_folder
-from .labels import sentence
 from .objects import read_hugging_face, read_torch_dataset
 from .source import ReadOptions, Schema, Source, with_schema
 from .tables import TABLES, load_table, read_frame

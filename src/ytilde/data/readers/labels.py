@@ -11,8 +11,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ...errors import BadInput, shorten_list, which_rows
+from ...errors import BadInput, sentence, shorten_list, which_rows
 from ..types import IGNORE
+from .convert import as_array
 from .source import ReadOptions
 
 
@@ -28,8 +29,15 @@ def encode(
     Without `names` the classes are sorted, as numbers where all are whole numbers. -1 stays -1 for
     pixels. In `clean` labels an unknown truth, empty or -1, becomes -1; elsewhere it is refused.
     """
-    array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    flat, values = pd.factorize(pd.Series(array.reshape(-1)))
+    array = as_array(labels, what)
+    if array.dtype.kind in "Vc":
+        raise BadInput(f"{sentence(what)} hold {array.dtype}; classes must be numbers or names.")
+    try:
+        flat, values = pd.factorize(pd.Series(array.reshape(-1)))
+    except TypeError as error:
+        raise BadInput(
+            f"{sentence(what)} hold lists or records ({error}); give one class a row."
+        ) from error
     codes = np.asarray(flat).reshape(array.shape)
     found = [class_name(value, what) for value in values]
     unknown = {""} | ({"-1"} if array.ndim > 1 or (clean and "-1" not in (names or ())) else set())
@@ -71,10 +79,6 @@ def class_name(value: Any, what: str) -> str:
     return str(value)
 
 
-def sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
 def _sorted_classes(found: Iterable[str]) -> list[str]:
     found = list(found)
     try:
@@ -84,10 +88,14 @@ def _sorted_classes(found: Iterable[str]) -> list[str]:
 
 
 def _renumber(
-    labels: Any, names: Sequence[str], fixed: Sequence[str] | None, what: str, clean: bool = False
+    labels: np.ndarray,
+    names: Sequence[str],
+    fixed: Sequence[str] | None,
+    what: str,
+    clean: bool = False,
 ) -> Tensor:
     """Integer labels that count into `names`, as int64 labels that count into `fixed`."""
-    y = torch.as_tensor(np.asarray(labels).astype(np.int64))
+    y = torch.as_tensor(labels.astype(np.int64))
     lowest = IGNORE if clean or y.ndim > 1 else 0
     if y.numel() and not lowest <= int(y.min()) <= int(y.max()) < len(names):
         raise BadInput(f"{sentence(what)} lie outside the {len(names)} class names beside them.")
@@ -111,12 +119,12 @@ def read_labels(
         where, truth = f"the {kind} of {what}", kind == "clean labels"
         if labels is None:
             parts.append(None)
-        elif not np.ndim(labels):
+        elif not (array := as_array(labels, where)).ndim:
             raise BadInput(f"{sentence(where)} are one number; give one for every row.")
-        elif names and np.asarray(labels).dtype.kind in "iu":
-            parts.append(_renumber(labels, names, fixed, where, truth))
+        elif names and array.dtype.kind in "iu":
+            parts.append(_renumber(array, names, fixed, where, truth))
         else:
-            part, chosen = encode(labels, chosen or None, what=where, clean=truth)
+            part, chosen = encode(array, chosen or None, what=where, clean=truth)
             parts.append(part)
     assert parts[0] is not None
     if not (fixed or names):

@@ -16,7 +16,8 @@ from torch import Tensor
 from ...errors import BadInput
 from ..images import LIMIT, pixels, upright_size
 from ..types import Data, Rows
-from .arrays import as_inputs
+from .arrays import as_inputs, as_tensor, check_pixels
+from .convert import as_array, plain_tensor
 from .labels import read_labels
 from .source import ReadOptions, Source, with_schema
 from .tables import label_columns, read_frame
@@ -47,7 +48,9 @@ class Items:
 def _item(item: Any, channels: int, size: tuple[int, int]) -> Tensor:
     if isinstance(item, Image.Image):
         return pixels(item, size, channels)
-    return item if isinstance(item, Tensor) else torch.as_tensor(np.asarray(item))
+    if isinstance(item, Tensor):
+        return plain_tensor(item, "an input of the data set")
+    return as_tensor(as_array(item, "an input of the data set"), "an input of the data set")
 
 
 def _stack(items: list[Tensor], double: bool | None = None) -> Tensor:
@@ -67,7 +70,7 @@ def read_torch_dataset(dataset: Any, options: ReadOptions) -> Source:
 
 def _plain(label: Any) -> Any:
     if isinstance(label, Tensor):
-        label = label.cpu().numpy()
+        label = as_array(label, "a label of the data set")
     return label.item() if isinstance(label, np.ndarray | np.generic) and label.ndim == 0 else label
 
 
@@ -95,6 +98,7 @@ def _items(
         double = x[torch.arange(min(1000, len(dataset)))].dtype == torch.float64
         x = Items(dataset, key, sample.shape[1:], size, double)
     y, truth, chosen = read_labels(labels, clean, len(dataset), options, "the data set", names)
+    check_pixels(y, x, "the data set")
     return with_schema(Data(x, y, len(chosen), truth, tuple(chosen)), double=bool(double))
 
 

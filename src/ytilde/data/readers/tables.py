@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ...errors import BadInput, shorten_list, which_rows
+from ...errors import BadInput, sentence, shorten_list, which_rows
 from ..images import is_image
 from ..precision import features
 from ..types import IGNORE, Data, Rows
@@ -61,9 +62,13 @@ def _usual(path: Path) -> str:
 
 def _separator(path: Path) -> str:
     """What separates the names of the header: the usual, or else the only one that is in it."""
+    header = ""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        header = next((line for line in file if line.strip()), "").strip()
-    header = re.sub('"[^"]*"', "", header)  # a quoted name may hold any
+        for line in file:
+            header += line
+            if header.strip() and header.count('"') % 2 == 0:  # a quoted name may hold line ends
+                break
+    header = re.sub('"[^"]*"', "", header).strip()  # and separators
     found = [separator for separator in _SEPARATORS if separator in header]
     return found[0] if len(found) == 1 else _usual(path)
 
@@ -80,7 +85,8 @@ def _read_csv(path: Path, options: ReadOptions) -> pd.DataFrame:
     for name in labels:  # pandas calls the second label.1, and a copy of the label is no feature
         if (header.iloc[0] == name).sum() > 1:
             raise BadInput(f"{path} has several columns called {name!r}; rename or remove one.")
-    raw = pd.read_csv(path, sep=separator, usecols=labels, dtype=str, keep_default_na=False)
+    text = {"dtype": str, "keep_default_na": False}
+    raw = pd.read_csv(path, sep=separator, usecols=labels, index_col=False, **text)
     decimals = _decimal_commas(frame, labels) if separator != "," else []
     frame[labels] = raw[labels]
     if separator != _usual(path) or decimals:
@@ -134,6 +140,7 @@ def _no_column(name: str, kind: str, columns: Sequence[Any], what: str) -> BadIn
 
 
 def read_frame(frame: pd.DataFrame, folder: Path, options: ReadOptions, what: str) -> Source:
+    _check_columns(frame, what)
     frame = frame.reset_index(drop=True)
     schema = options.schema
     for column in () if schema else options.drop:  # a second file need not have it
@@ -149,9 +156,7 @@ def read_frame(frame: pd.DataFrame, folder: Path, options: ReadOptions, what: st
         options,
         what,
     )
-    # an index that pandas saved says nothing of the rows
-    index = [column for column in frame.columns[:1] if str(column).startswith("Unnamed: 0")]
-    others = [label, clean_label, *index, *options.drop]
+    others = [label, clean_label, *_nameless(frame), *options.drop]
     features = frame.drop(columns=[c for c in others if c in frame.columns])
     x, paths, roles = _inputs(features, folder, options, what)
     roles |= {"label": label, "clean_label": clean_label}
@@ -160,9 +165,28 @@ def read_frame(frame: pd.DataFrame, folder: Path, options: ReadOptions, what: st
     return with_schema(Data(x, y, len(names), clean, tuple(names)), paths, **roles)
 
 
+def _nameless(frame: pd.DataFrame) -> list[Any]:
+    """Columns that nobody named and that say nothing of the rows.
+
+    An index that pandas saved, and what stands behind a comma at the end of every line: nothing.
+    """
+    index = [c for c in frame.columns[:1] if str(c).startswith("Unnamed: 0")]
+    nameless = [c for c in frame.columns[1:] if str(c).startswith("Unnamed: ")]
+    return index + [c for c in nameless if frame[c].isna().all()]
+
+
+def _check_columns(frame: pd.DataFrame, what: str) -> None:
+    names = Counter(str(name) for name in frame.columns)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise BadInput(
+            f"{sentence(what)} has several columns called {twice[0]!r}; rename or remove one."
+        )
+
+
 def read_features(frame: pd.DataFrame, schema: Schema | None = None) -> Source:
     """A table of features alone, whatever its columns are called; y is -1. schema: as in `read`."""
     options = ReadOptions(schema=schema)
+    _check_columns(frame, "the table")
     if not len(frame):
         raise BadInput("There are no rows in the table.")
     x, paths, roles = _inputs(frame.reset_index(drop=True), Path(), options, "the table")
