@@ -153,6 +153,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         schema: how a table became this data; tables are then read alike, and files tell it.
         Returns the trainer, or None if Ctrl-C ended the fit early.
         """
+        if not isinstance(self.devices, int | np.integer) or self.devices < 1:
+            raise BadInput(f"devices must be a whole number, at least 1, not {self.devices!r}")
         recipe = recipe or self._recipe(data)
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)

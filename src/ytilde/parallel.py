@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -219,8 +218,8 @@ def crew(size: int, work: Callable[..., Any], *args: Any) -> Iterator[None]:
 
     They are spawned: a script that gets here must be guarded by `if __name__ == "__main__":`.
     """
-    if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-        raise BadInput(f"devices must be a whole number, at least 1, not {size!r}")
+    if size < 1:
+        raise BadInput(f"devices must be at least 1, not {size}")
     if size == 1:
         yield
         return
