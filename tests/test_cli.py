@@ -404,7 +404,7 @@ def test_a_log_shows_what_a_choice_tries(table, tmp_path):
     words = ["fit", table / "train.csv", "--method", "auto", "--epochs", "3", "--val", "0.2"]
     lines = ytilde(*words, *FAST[2:6], "--out", tmp_path / "r").stdout.splitlines()
     tried = [line.split() for line in lines if line.startswith("trying ")]
-    answers = json.loads((tmp_path / "r" / "methods.json").read_text())
+    answers = json.loads((tmp_path / "r" / "methods.json").read_text())["answers"]
     assert [t[1:3] for t in tried] == [[c["method"], f"{n}/{n}"] for c, n, _ in answers]
     records = (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(record)["epoch"] for record in records] == [1, 2, 3]

@@ -12,7 +12,7 @@ from test_cli import FAST, refused, ytilde
 from ytilde import BadInput, Classifier
 from ytilde.auditing import review
 from ytilde.auditing.relabel import relabel
-from ytilde.ids import find_ids
+from ytilde.data.ids import find_ids
 from ytilde.readers import read
 
 N = 120

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ytilde.data import BadInput, Batch, Data, Step
+from ytilde.data import BadInput, Batch, Data, StepInfo
 from ytilde.losses import symmetric_beta
 from ytilde.method import create, fit_method, make_spec
 from ytilde.methods.elr import Memory
@@ -45,7 +45,7 @@ def step(progress=0.0, epochs=100, augment=None, seed=0):
         return (x, *y) if y else x
 
     epoch = torch.tensor(progress * epochs)
-    return Step(epoch, epochs, seeded(seed), augment or same)
+    return StepInfo(epoch, epochs, seeded(seed), augment or same)
 
 
 def batch(shape=(), rows=B, ignored=True):

@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 
 from test_cli import FAST, refused, wait_for, ytilde
-from ytilde import Classifier, checkpoint, files, images, readers
-from ytilde.data import BadInput, Data
+from ytilde import Classifier, checkpoint, files
+from ytilde.data import BadInput, Data, images, readers
 from ytilde.engine import Recipe, Trainer
 from ytilde.method import create, fit_method
 from ytilde.runs import Run

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from . import heads, losses, noise
     from .auditing.audit import Audit, audit
     from .auditing.diagnosis import Diagnosis, diagnose
-    from .data import BadInput, Batch, Data, Spec, Step
+    from .data import BadInput, Batch, Data, Spec, Step, StepInfo
     from .engine import Recipe, Trainer
     from .estimator import Classifier
     from .method import Method, create, list_methods, register
@@ -25,6 +25,7 @@ __all__ = [
     "Recipe",
     "Spec",
     "Step",
+    "StepInfo",
     "Trainer",
     "audit",
     "create",
@@ -38,7 +39,7 @@ __all__ = [
 _HOMES = {
     "auditing": ("Audit", "audit"),
     "auditing.diagnosis": ("Diagnosis", "diagnose"),
-    "data": ("BadInput", "Batch", "Data", "Spec", "Step"),
+    "data": ("BadInput", "Batch", "Data", "Spec", "Step", "StepInfo"),
     "engine": ("Recipe", "Trainer"),
     "estimator": ("Classifier",),
     "method": ("Method", "create", "list_methods", "register"),

@@ -31,6 +31,7 @@ from .backbones import about_backbone, list_backbones
 from .bench_cli import bench_app
 from .contrastive import PROBES, Settings
 from .data import IGNORE, BadInput, Data, few, plural, unknown, which_rows
+from .data.ids import NONE
 from .encoder import Encoder
 from .engine import (
     REFIT_FIELDS,
@@ -40,12 +41,11 @@ from .engine import (
     Trainer,
     choices,
     default_recipe,
-    hash_of,
 )
 from .estimator import Classifier
 from .files import is_stream, write_atomic, write_csv
 from .flags import field_comments, parse_flags, read_flags
-from .ids import NONE
+from .hashing import hash_of
 from .images import row_name, unreadable
 from .method import create, list_methods, lookup, pretrained
 from .outputs import check_no_links, check_outputs

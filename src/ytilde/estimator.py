@@ -24,6 +24,7 @@ from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from .auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
 from .backbones import without_weights
 from .data import IGNORE, BadInput, Batch, Data, Rows, few
+from .data.readers import Schema, as_array, as_inputs, fingerprint, read_features
 from .encoder import Encoder
 from .engine import (
     REFIT_FIELDS,
@@ -33,17 +34,17 @@ from .engine import (
     Trainer,
     choose_device,
     default_recipe,
-    hash_of,
     to_device,
 )
+from .hashing import hash_of
 from .images import without_unreadable
 from .method import Method, backbone_name, create, fit_method, make_spec, unseen
 from .outputs import check_replaceable
-from .readers import Schema, as_inputs, fingerprint, read_features
 from .transition import confident_joint
 from .transition import given as given_transition
 from .tuning import SHORT_LIST, choose_method, of_race
 
+KEPT_TYPES = [np.float64, np.float32]  # of a table, until it is known what it needs
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
 
 
@@ -170,10 +171,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         schema: how a table became this data; tables are then read alike, and files tell it.
         Returns the trainer, or None if Ctrl-C ended the fit early.
         """
+        if not isinstance(self.devices, int | np.integer) or self.devices < 1:
+            raise BadInput(f"devices must be a whole number, at least 1, not {self.devices!r}")
         recipe = recipe or self._recipe(data)
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
         self.schema_ = schema
+        first = data.x[torch.arange(1)] if len(data.shape) == 1 else None
+        self.double_ = first is not None and first.dtype == torch.float64
         encoder = None if self.encoder is None else Encoder.load(self.encoder)
         self.recipe_, self._backbone_ = recipe, backbone_name(data, self.backbone, encoder)
         self.history_: History = []
@@ -247,8 +252,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _check_training(self, X: Any, y: ArrayLike) -> tuple[Rows, NDArray[Any], Schema | None]:
         x: Rows
         schema = None
-        if y is not None and pd.isna(np.asarray(y)).any():
+        if y is not None and pd.isna(as_array(y, "y")).any():
             raise BadInput("y holds missing labels; fill them in or leave the rows out")
+        X, y = _plain(X, "X"), _plain(y, "y")
         if _ndim(X) > 2 or _holds_text(X):
             given = np.asarray(y)
             if _holds_text(X):
@@ -265,9 +271,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
             if given.ndim > 1:
                 return x, given, schema
         else:
-            X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-            table, given = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
-            x = torch.from_numpy(np.ascontiguousarray(table))
+            table, given = validate_data(self, X, y, dtype=KEPT_TYPES, ensure_min_samples=2)
+            x = as_inputs(table, "X")
         check_classification_targets(given)
         return x, given, schema
 
@@ -345,11 +350,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
             for note in found.notes:
                 warnings.warn(note)
             return found.data.x
+        X = _plain(X, "X")
         if len(self.shape_) > 1:
             return as_images(X)
-        X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-        table = validate_data(self, X, dtype=np.float32, reset=False)
-        return torch.from_numpy(np.ascontiguousarray(table))
+        table = validate_data(self, X, dtype=KEPT_TYPES, reset=False)
+        return as_inputs(table, "X", self.double_)
 
     # ---- auditing -----------------------------------------------------------------------------
 
@@ -361,7 +366,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         """
         if folds == 0:
             check_is_fitted(self)
-            x, given = self._check_inputs(X), np.asarray(y)
+            x, given = self._check_inputs(X), np.asarray(_plain(y, "y"))
         else:
             x, given, _ = clone(self)._check_training(X, y)
         if given.ndim > 1:
@@ -489,13 +494,17 @@ class Classifier(ClassifierMixin, BaseEstimator):
             "method": self.method_.name,
             "fields": _fields(self.method_, len(self.classes_)),
             "params": params,
-            "classes": self.classes_.tolist(),
+            "classes": plain_classes(self.classes_),
             "shape": list(self.shape_),
             "num_train": self.method_.spec.num_train,
             "n_features_in": self.n_features_in_,
             "schema": asdict(self.schema_) if self.schema_ else None,
             "feature_names": getattr(self, "feature_names_in_", np.array([])).tolist(),
         }
+        if self.double_:
+            meta["double"] = True
+        if (kind := self.classes_.dtype).kind in "mMu":  # what a list alone does not tell
+            meta["class_type"] = str(kind)
         tensors = {f"method.{name}": t for name, t in self.method_.state_dict().items()}
         checkpoint.save(Path(path), tensors | {"transition": self._class_transition_}, meta)
 
@@ -520,15 +529,16 @@ class Classifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"{path} was trained with a network of yours; pass it as backbone=")
         self = cls(**(meta["params"] | {"method": create(meta["method"], **meta["fields"])}))
         self.backbone = backbone or meta["params"]["backbone"]
-        self.classes_ = np.asarray(meta["classes"])
+        self.classes_ = np.asarray(meta["classes"], dtype=meta.get("class_type"))
         self.shape_, self.n_features_in_ = tuple(meta["shape"]), meta["n_features_in"]
         self.schema_ = Schema(**meta["schema"]) if meta.get("schema") else None
         if meta["feature_names"]:
             self.feature_names_in_ = np.asarray(meta["feature_names"], dtype=object)
-        self._backbone_ = self.backbone
+        self._backbone_, self.double_ = self.backbone, meta.get("double", False)
         shape = (meta["num_train"], *self.shape_)
         labels = torch.zeros((), dtype=torch.int64).expand(shape[0])
-        blank = Data(torch.zeros(()).expand(shape), labels, len(self.classes_))
+        zero = torch.zeros((), dtype=torch.float64 if self.double_ else torch.float32)
+        blank = Data(zero.expand(shape), labels, len(self.classes_))
         self.recipe_ = self._recipe(blank)
         self.history_, self.interrupted_ = [], False
         self._class_transition_ = tensors.pop("transition")
@@ -540,6 +550,24 @@ class Classifier(ClassifierMixin, BaseEstimator):
         to_device(self.method_, choose_device(self.device))
         self.method_.eval()
         return self
+
+
+def plain_classes(classes: NDArray[Any]) -> list[Any]:
+    """The classes as JSON can hold them: times as texts, durations as whole numbers."""
+    kind = classes.dtype.kind
+    return (classes.astype(str if kind == "M" else np.int64) if kind in "mM" else classes).tolist()
+
+
+def _plain(values: Any, what: str) -> Any:
+    """Tensors as arrays; what no array can be made of, and tables whose columns share a name, are
+    refused."""
+    if isinstance(values, pd.DataFrame):
+        if not values.columns.is_unique:
+            twice = values.columns[values.columns.duplicated()][0]
+            raise BadInput(f"{what} has several columns called {twice!r}; rename or remove one")
+        return values
+    array = as_array(values, what)
+    return array if isinstance(values, Tensor) else values
 
 
 def as_images(X: Any) -> Tensor:

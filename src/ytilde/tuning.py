@@ -21,6 +21,7 @@ from torch import nn
 from .data import BadInput
 from .engine import Diverged, Recipe, Record, Trainer
 from .files import write_text
+from .hashing import digest_of
 from .protocols import SIGN
 
 Candidate = dict[str, Any]  # field -> value
@@ -208,7 +209,7 @@ def _noisy_score(fit: Fit, method: nn.Module, recipe: Recipe, name: str) -> Reco
 
 def _remembering(score: Score, path: Path, resume: bool) -> Score:
     """The same score, which writes its answers down; resumed, it gives those it knows."""
-    answers: list[Any] = json.loads(path.read_text()) if resume and path.exists() else []
+    answers = _read_answers(path) if resume and path.exists() else []
 
     def remembered(candidate: Candidate, epochs: int) -> Record:
         for known, length, figures in answers:
@@ -216,7 +217,24 @@ def _remembering(score: Score, path: Path, resume: bool) -> Score:
                 return figures
         figures = score(candidate, epochs)
         answers.append([candidate, epochs, figures])
-        write_text(path, json.dumps(answers))
+        text = json.dumps(answers)
+        write_text(path, json.dumps({"answers": answers, "digest": digest_of(text)}))
         return figures
 
     return remembered
+
+
+def _read_answers(path: Path) -> list[Any]:
+    """The answers in a file; none where it is damaged, so that what it held is asked again."""
+    try:
+        found = json.loads(path.read_bytes())
+        if isinstance(found, dict):
+            whole = found["digest"] == digest_of(json.dumps(found["answers"]))
+            return found["answers"] if whole else []
+        for candidate, epochs, figures in found:  # of version 0.1: without a digest
+            if not (isinstance(candidate, dict) and isinstance(figures, dict)):
+                return []
+            int(epochs)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return []
+    return found

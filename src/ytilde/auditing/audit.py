@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from ..data import IGNORE
+from ..data import IGNORE, BadInput
+from ..data.ids import own_text
 from ..files import write_csv, write_text
-from ..ids import own_text
 from ..outputs import check_replaceable
 from .context import ReportContext
 from .inputs import Array, as_numpy, check_labels, check_transition
@@ -93,6 +93,8 @@ class Audit:
 
         A model at chance level (`at_chance`) fixes none.
         """
+        if not 0 <= above <= 1:  # NaN too
+            raise BadInput(f"above is a probability from 0 to 1, not {above}")
         sure = (self.issues.p_wrong > above) & (not self.at_chance)
         label = self.issues.predicted_label.where(sure, self.issues.given_label)
         fix = label != self.issues.given_label

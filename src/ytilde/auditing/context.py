@@ -11,7 +11,7 @@ import pandas as pd
 from torch import Tensor
 
 from ..data import Rows
-from ..ids import own_texts
+from ..data.ids import own_texts
 from .items import table
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from xml.sax.saxutils import quoteattr
 
 import pandas as pd
 
+from ..data.ids import own_text
 from ..files import write_text
-from ..ids import own_text
 from ..outputs import check_outputs
 from .audit import Audit, worst_first
 from .items import data_address, encode, picture_of

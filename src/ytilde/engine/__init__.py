@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..hashing import hash_of
     from .device import choose_device, layout, to_device
     from .feed import Index
     from .loop import Trainer
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from .recipe import REFIT_FIELDS, Recipe, choices, default_recipe, learning_rate
     from .rng import RandomState
     from .stage import Diverged, Loss, Stage
-    from .state import hash_of
     from .validate import History, Record, best_epoch
 
 __all__ = [

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from .. import checkpoint
 from ..data import IGNORE, BadInput, Batch, Data, plural
-from ..images import read_rows, row_name
+from ..data.images import read_rows, row_name
+from ..data.precision import keep_double
 from .device import layout
 from .parallel import Team
 from .recipe import Recipe
@@ -200,7 +201,7 @@ class Feed:
             checkpoint.write_text(self.folder / "unreadable.txt", "\n".join(known) + "\n")
 
     def _as_input(self, x: Tensor) -> Tensor:
-        x = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+        x = x.float().div_(255) if x.dtype == torch.uint8 else keep_double(x)
         return x.contiguous(memory_format=self.layout) if x.dim() == 4 else x
 
     @cached_property

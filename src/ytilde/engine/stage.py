@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..augment import make_augment
-from ..data import Data, Step
+from ..data import Data, StepInfo
 from .feed import Index, Sampler
 from .graph import CapturedStep, Compiled
 from .optim import Average, freeze_statistics, make_groups, make_optimizers, set_rates
@@ -22,7 +22,7 @@ from .rng import RandomState
 if TYPE_CHECKING:
     from .loop import Trainer
 
-Loss = Callable[[Any, Step], Tensor]
+Loss = Callable[[Any, StepInfo], Tensor]
 
 
 class Diverged(RuntimeError):
@@ -53,7 +53,7 @@ class Stage:
         self.random = RandomState(recipe.seed_of("order", name + "/global"), device)
         generator = recipe.generator("order", name + "/step", device)
         augment = make_augment(recipe.augment, data.shape)
-        self.step_info = Step(
+        self.step_info = StepInfo(
             epoch=torch.zeros((), device=device),
             epochs=recipe.epochs,
             generator=generator,

@@ -5,17 +5,15 @@ A run that is resumed runs its code again, but nothing that is here: it comes to
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .. import checkpoint
+from ..hashing import hash_of
 from .parallel import Team
 from .stage import Stage, under
 from .validate import Best, History, Record
@@ -136,25 +134,3 @@ class Checkpoints:
         own = {name: value.shape for name, value in self.method.state_dict().items()}
         theirs = {name: value.shape for name, value in under("method.", tensors).items()}
         return own == theirs and {"count", "stage", "history"} <= set(meta)
-
-
-def hash_of(inputs: Any) -> str:
-    """A short name for tensors and plain values, nested in any way."""
-    digest = hashlib.blake2b(digest_size=12)
-
-    def feed(value: Any) -> None:
-        if isinstance(value, Tensor):
-            digest.update(str((value.dtype, tuple(value.shape))).encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-        elif isinstance(value, Mapping):
-            for key in sorted(value):
-                digest.update(str(key).encode())
-                feed(value[key])
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                feed(item)
-        else:
-            digest.update(json.dumps(value, sort_keys=True).encode())
-
-    feed(inputs)
-    return digest.hexdigest()

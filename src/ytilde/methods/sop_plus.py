@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..augment import Augment, make_augment, strong_view, two_views
-from ..data import Batch, Spec, Step
+from ..data import Batch, Spec, StepInfo
 from ..losses import soft_ce
 from ..method import register
 from .sop import SOP
@@ -42,13 +42,13 @@ class SOPPlus(SOP):
             return strong_view(self.spec.shape, self.net.std)
         return make_augment(self.second_view, self.spec.shape)
 
-    def views(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+    def views(self, x: Tensor, step: StepInfo) -> tuple[Tensor, Tensor]:
         second = self.second_augment()
         if second is None:
             return two_views(step.augment, x)
         return step.augment(x), second(x, generator=step.generator)
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         logits, second = self.net(torch.cat(self.views(batch.x, step))).chunk(2)
         log_p = logits.log_softmax(-1)
         fixed = log_p.detach()

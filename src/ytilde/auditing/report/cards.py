@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from PIL import Image
 
-from ...ids import own_text
+from ...data.ids import own_text
 from ..audit import worst_first
 from ..items import data_address, encode, picture_of
 from ..pages import text_of

@@ -15,8 +15,8 @@ import pandas as pd
 import torch
 
 from ...data import IGNORE, BadInput, Data
+from ...data.ids import own_texts
 from ...files import write_csv
-from ...ids import own_texts
 from ..items import encode, picture_of, table
 from ..pages import text_of
 from .log import LOG, Conflict, Decision, Log

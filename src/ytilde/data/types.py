@@ -1,66 +1,15 @@
-"""What flows through ytilde: Data, Batch, Step, Spec. Readers of files are in `readers.py`."""
+"""What flows through ytilde: Data, Batch, StepInfo, Spec."""
 
 from __future__ import annotations
 
-import difflib
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from .errors import BadInput as BadInput
-
 IGNORE = -1  # the label of an example or pixel that takes no part in a loss or a metric
-
-
-def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """One sentence for a name that does not exist, with the near ones, or else with all."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
-    return f"unknown {what} {name!r}; {hint if known else 'there are none'}"
-
-
-def few(names: Iterable[Any], most: int = 8) -> str:
-    """The first of these names."""
-    names = [str(name) for name in names]
-    return ", ".join(names[:most]) + (f", ... {len(names) - most} more" * (len(names) > most))
-
-
-def plural(count: int, word: str) -> str:
-    """A number of things: 1 row, 2 rows, 2 classes."""
-    return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("s") else "s")
-
-
-def which_rows(rows: Iterable[int]) -> str:
-    """How messages name rows."""
-    found = sorted(set(map(int, rows)))
-    if len(found) == 1:
-        return f"row {found[0]} (counting from 0)"
-    return f"{len(found)} rows ({few(found)}; counting from 0)"
-
-
-_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-
-
-def check_ranges(what: str, values: Mapping[str, Any], ranges: str) -> None:
-    """Refuse a number that breaks its rule; ranges: the rules, as in "0 < q <= 1, alpha >= 0".
-
-    What is no number ("auto", None) has no range.
-    """
-    for rule in filter(None, ranges.split(", ")):
-        words = rule.split()
-        name = next(word for word in words if word.isidentifier())
-        value = values.get(name)
-        if not isinstance(value, Real):
-            continue
-        numbers = [float(value if word == name else word) for word in words[::2]]
-        chain = zip(words[1::2], numbers, numbers[1:], strict=False)
-        if not all(_COMPARE[sign](left, right) for sign, left, right in chain):
-            raise BadInput(f"{name} of {what} is {value}, but it must be in the range {rule}.")
 
 
 class Rows(Protocol):
@@ -138,7 +87,7 @@ class Batch(NamedTuple):
     index: Tensor  # type: ignore[assignment]
 
 
-class Step(NamedTuple):
+class StepInfo(NamedTuple):
     """What a loss may know of where training stands. `epoch` is a tensor on the device."""
 
     epoch: Tensor  # the current epoch, counted from 0
@@ -150,6 +99,9 @@ class Step(NamedTuple):
     def progress(self) -> Tensor:
         """How far training has come, in [0, 1): a tensor, so that a captured step follows it."""
         return self.epoch / self.epochs
+
+
+Step = StepInfo  # its old name
 
 
 @dataclass(frozen=True)
