@@ -177,7 +177,7 @@ def test_relabel_finds_the_rows_by_their_ids(audited, tmp_path):
     changed = pd.read_csv(labels, dtype=str).set_index("id")
     for order in (frame, frame.sort_values("size"), frame[frame.columns[::-1]].iloc[::-1]):
         order.to_csv(tmp_path / "d.csv", index=False)
-        rows, number = relabel(tmp_path / "d.csv", labels, tmp_path / "new.csv")
+        rows, number = relabel(tmp_path / "d.csv", labels, tmp_path / "new.csv", force=True)
         after = pd.read_csv(tmp_path / "new.csv", dtype=str)
         assert (rows, number) == (N, int((changed.fixed == "True").sum())) and number > 5
         assert after.label.tolist() == changed.label[after.patient].tolist()
@@ -196,7 +196,7 @@ def test_ids_that_repeat_are_carried_too(tmp_path):
     ytilde("audit", "run", "--folds", "0", "--fix-above", "0.5", cwd=tmp_path)
     labels = tmp_path / "run" / "labels.csv"
     assert pd.read_csv(labels, dtype=str).id.tolist() == ids
-    assert relabel(tmp_path / "d.csv", labels, tmp_path / "new.csv")[0] == N
+    assert relabel(tmp_path / "d.csv", labels, tmp_path / "new.csv", force=True)[0] == N
     ytilde("predict", "run", "d.csv", "--out", "p.csv", cwd=tmp_path)
     assert pd.read_csv(tmp_path / "p.csv", dtype=str).id.tolist() == ids
     refused("fit", "d.csv", *FAST, "--id", "person", match="no id column 'person'", cwd=tmp_path)
