@@ -780,9 +780,7 @@ def download(
             if fetched:
                 _fetch(url, target, md5, progress)
             if packed:
-                _unpack(target, Path(to), source.folder)
-                if fetched:  # else it may be the user's own
-                    target.unlink()
+                _unpack(target, Path(to), source.folder, keep=not fetched)
         except OSError as error:
             raise BadInput(f"{target} cannot be written: {error.strerror or error}.") from error
     return folder
@@ -840,8 +838,11 @@ def _receive(response: http.client.HTTPResponse, url: str) -> bytes:
         ) from error
 
 
-def _unpack(archive: Path, to: Path, folder: str) -> None:
-    """Extract beside the place and rename, so that the folder is there whole or not at all."""
+def _unpack(archive: Path, to: Path, folder: str, keep: bool = False) -> None:
+    """Extract beside the place and rename, so that the folder is there whole or not at all.
+
+    keep: an archive that was there before may be the user's own.
+    """
     with tempfile.TemporaryDirectory(dir=to, prefix=".unpack-") as temporary:
         try:
             with tarfile.open(archive) as tar:
@@ -853,3 +854,5 @@ def _unpack(archive: Path, to: Path, folder: str) -> None:
             raise BadInput(f"{archive} does not hold the folder {folder}; remove it.")
         (to / folder).parent.mkdir(parents=True, exist_ok=True)
         shutil.move(inner, to / folder)
+    if not keep:
+        archive.unlink()
