@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ytilde import Classifier, audit
+from ytilde import Classifier, audit, diagnose
 from ytilde.data import BadInput
 from ytilde.data.readers import read
 
@@ -133,6 +133,8 @@ def test_a_missing_label_among_texts_is_no_class(missing, kind):
         read(items)
     with pytest.raises(BadInput, match="missing labels"):
         small().fit(X, y)
+    with pytest.raises(BadInput, match="nothing in row 39"):
+        diagnose(X, y)
 
 
 def test_a_class_may_still_be_called_nan():

@@ -126,6 +126,19 @@ def test_an_encoder_remembers_them(tmp_path):
         assert again.mean.dtype == mean.dtype and torch.equal(again.mean, mean)
 
 
+def test_a_diagnosis_sees_them():
+    from ytilde import diagnose
+
+    wrong = np.where(RANDOM.random(400) < 0.2, 1 - Y, Y)
+    extra = RANDOM.normal(size=400)
+    told = [
+        diagnose(np.stack([column, extra], 1), wrong, draws=5, heads=False).audit.noise_rate
+        for column in (COLUMNS["time"], K.astype(np.float64))
+    ]
+    assert told[0].low == pytest.approx(told[1].low, abs=0.02)
+    assert told[0].high == pytest.approx(told[1].high, abs=0.02)
+
+
 def test_what_is_too_large_for_any_network_is_refused():
     with pytest.raises(BadInput, match="missing or infinite value in row 1"):
         read((np.array([[0.0], [1e39]]), [0, 1]))

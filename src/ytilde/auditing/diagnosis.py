@@ -26,12 +26,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..data import IGNORE, BadInput, Batch, Data
+from ..data.precision import narrow
+from ..data.readers import as_array, encode, read_features, split
 from ..engine import Trainer, default_recipe
 from ..files import write_text
 from ..images import without_unreadable
 from ..method import create, fit_method
 from ..outputs import check_replaceable
-from ..readers import encode, read_features, split
 from .audit import Audit, audit, overlap
 from .notes import unlabelled, weakness
 
@@ -164,7 +165,7 @@ def diagnose_data(data: Data, *, most: int = 4000, seed: int = 0, **options: Any
     if len(shape) == 1 or (shape[0] == 1 and max(shape) <= 32):
         rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
         rows = rows[:most].sort().values
-        x = data.x[rows].flatten(1).float()
+        x = data.x[rows].flatten(1)
         found = diagnose(x, data.y[rows], names=_names(data), most=most, seed=seed, **options)
     else:
         if len(data) < 200:
@@ -407,13 +408,13 @@ def _checked(
 ) -> tuple[Tensor, Tensor, tuple[str, ...] | None, list[str]]:
     """Features and labels of the labelled rows, the classes' names, and a note on the others."""
     x = _numbers(features)
-    given = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    given = as_array(y, "the labels")
     if x.dim() < 2 or given.shape != (len(x),):
         raise BadInput(
             f"features must be [rows, numbers] with one label a row, not {tuple(x.shape)} "
             f"with {given.shape} labels"
         )
-    x = x.detach().cpu().flatten(1).float()
+    x = narrow(x.detach().cpu().flatten(1))
     if not x.isfinite().all():
         raise BadInput("the features hold NaN or infinite values; remove or fill them")
     if given.dtype.kind not in "iu":

@@ -38,6 +38,15 @@ def _lost(x: Tensor) -> bool:
     return bool(((spread > ROUNDING) & (coarse | extreme)).any())
 
 
+def narrow(x: Tensor) -> Tensor:
+    """Features as float32, standardised before where they would be lost otherwise."""
+    if not needs_double(x):
+        return x.float()
+    x = x.double()
+    x = x - x.mean(0)
+    return (x / x.std(0, correction=0).clamp_min(1e-300)).float()
+
+
 def keep_double(x: Tensor) -> Tensor:
     """float64 as it is, anything else as float32."""
     return x if x.dtype == torch.float64 else x.float()
