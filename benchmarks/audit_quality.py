@@ -33,9 +33,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ytilde import Classifier, Data, audit, datasets, noise
-from ytilde.cli import versions
 from ytilde.metrics import auroc, calibration_error, f1
 from ytilde.stats import mean_sd, paired_t
+from ytilde.versions import versions
 
 NOISES = ("instance:0.2", "instance:0.4", "symmetric:0.2", "symmetric:0.4", "boundary:0.2")
 
@@ -58,7 +58,7 @@ def corrupt(text: str, x: np.ndarray, y: np.ndarray, seed: int) -> np.ndarray:
 
 
 def ours(x: np.ndarray, y: np.ndarray, wrong: np.ndarray, test: Any, seed: int) -> dict:
-    clf = Classifier("elr", "mlp:width=128,depth=1", random_state=seed)
+    clf = Classifier("elr", "mlp:width=128,depth=1", val=0.0, random_state=seed)
     data = Data(torch.from_numpy(x), torch.from_numpy(y), int(y.max()) + 1)
     probs, _ = clf._out_of_fold(data, 5)  # what clf.audit(x, y) judges by
     found = audit(probs, y)

@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from ytilde.data import Batch, Data, Step
+from ytilde.data import Batch, Data, StepInfo
 from ytilde.engine import Recipe
 from ytilde.method import create, make_spec
 
@@ -25,7 +25,7 @@ def main() -> int:
     torch.manual_seed(0)
     x, y = torch.rand(BATCH, 3, 32, 32), torch.randint(0, 10, (BATCH,))
     batch, data = Batch(x, y, torch.arange(BATCH)), Data(x, y, 10)
-    step = Step(torch.zeros(()), 1, torch.Generator().manual_seed(0), lambda x: x)
+    step = StepInfo(torch.zeros(()), 1, torch.Generator().manual_seed(0), lambda x: x)
     ready = {}
     for name, fields in METHODS.items():
         method = create(name, **fields)

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d
 
 from ytilde import Classifier, create, datasets
-from ytilde.cli import versions
 from ytilde.data import Data
+from ytilde.versions import versions
 
 
 def near_boundary(y: Tensor, pixels: int = 3) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 
 from digits_transition import load
 from ytilde import bench, datasets, noise
-from ytilde.bench_tables import Row, load_table
+from ytilde.bench.tables import Row, load_table
 from ytilde.data import Data
 from ytilde.engine import Recipe
 from ytilde.method import create, fit_method

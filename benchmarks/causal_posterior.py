@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from ytilde import noise
-from ytilde.cli import versions
 from ytilde.data import Batch, Data
 from ytilde.datasets import load
 from ytilde.engine import Recipe, Trainer
 from ytilde.method import create, fit_method
 from ytilde.methods.causal_nl import CausalNL
-from ytilde.pictures import plot_images
+from ytilde.plotting import plot_images
+from ytilde.versions import versions
 
 
 def posterior(trainer: Trainer, method: CausalNL, train: Data, test: Data) -> dict[str, float]:

@@ -117,7 +117,7 @@ def get_encoder(args: argparse.Namespace, tick: Any) -> Encoder:
     path = args.encoder or args.work / "encoder.safetensors"
     if path.exists():
         return Encoder.load(path)
-    data = bench._load("cifar10", "train", None, args.tiny)
+    data = bench.load_set("cifar10", "train", None, args.tiny)
     text = f"simclr:epochs={args.pretrain_epochs}" + (",batch_size=100" if args.tiny else "")
     began = time.perf_counter()
     recipe = replace(RECIPE, compile=args.compile)
@@ -137,7 +137,7 @@ def get_encoder(args: argparse.Namespace, tick: Any) -> Encoder:
 def save_features(args: argparse.Namespace, encoder: Encoder) -> None:
     arrays = {}
     for split in ("train", "test"):
-        data = bench._load("cifar10", split, None, args.tiny)
+        data = bench.load_set("cifar10", split, None, args.tiny)
         model = Features(make_spec(data, args.backbone, RECIPE, encoder), raw=False)
         trainer = Trainer(model, RECIPE)
         model.to(trainer.device)
@@ -195,9 +195,9 @@ def noisy_data(
     args: argparse.Namespace, noise: str, recipe: Recipe
 ) -> tuple[Data, Data, float | None, Any]:
     source, text = NOISES[noise]
-    made_of = {"data": source, "noise": text, "tests": ["cifar10"], "rows": None}
-    made_of |= {"stand_in": args.tiny, "noisy_test": False}
-    data, tests, rate, made = bench.prepare(made_of, recipe, None)
+    run_inputs = {"data": source, "noise": text, "tests": ["cifar10"], "rows": None}
+    run_inputs |= {"stand_in": args.tiny, "noisy_test": False}
+    data, tests, rate, made = bench.prepare(run_inputs, recipe, None)
     test = tests["test_"]
     if args.features:  # the labels, wrong ones included, are those of the runs on images
         with np.load(args.features) as arrays:

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ytilde import Classifier, audit, datasets
 from ytilde.auditing import BASELINES
-from ytilde.cli import versions
 from ytilde.contrastive import neighbours
 from ytilde.metrics import auroc, average_precision, calibration_error, f1
+from ytilde.versions import versions
 
 
 def probs(options: argparse.Namespace) -> None:
@@ -35,7 +35,7 @@ def probs(options: argparse.Namespace) -> None:
     for train, held in folds.split(np.zeros(len(data)), y):
         clf = Classifier(
             options.method, options.backbone, epochs=options.epochs, batch_size=128, lr=0.05,
-            weight_decay=5e-4, augment="crop+flip", random_state=options.seed,
+            weight_decay=5e-4, augment="crop+flip", val=0.0, random_state=options.seed,
         )  # fmt: skip
         clf.fit_data(data.without_clean().rows(torch.from_numpy(train)))
         rest = data.without_clean().rows(torch.from_numpy(held))

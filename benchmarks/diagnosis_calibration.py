@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from ytilde import datasets, noise
-from ytilde.cli import versions
-from ytilde.diagnosis import LEVEL, diagnose
+from ytilde.auditing.diagnosis import LEVEL, diagnose
+from ytilde.versions import versions
 
 NULL = (
     "symmetric:0.1", "symmetric:0.2", "symmetric:0.4", "pair:0.1", "pair:0.2", "pair:0.3",

@@ -23,11 +23,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from ytilde import noise
-from ytilde.cli import versions
 from ytilde.data import Data
 from ytilde.engine import Recipe
 from ytilde.method import create, fit_method, list_methods
 from ytilde.stats import mean_sd, paired_t
+from ytilde.versions import versions
 
 NOISES = ("symmetric:0.4,inclusive=false", "instance:0.4,features=raw255", "instance:0.4")
 NAMES = ("symmetric", "raw255", "standardized")  # of the columns

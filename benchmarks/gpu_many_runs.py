@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from ytilde.data import Data
-from ytilde.engine import Recipe, Trainer, _Stage
-from ytilde.method import create, make_spec, place
+from ytilde.engine import Recipe, Stage, Trainer, to_device
+from ytilde.method import create, make_spec
 
 MODELS = {
     "wrn_cifar": ("wide_resnet", (3, 32, 32)),
@@ -39,10 +39,9 @@ def make_step(model: str) -> Any:
     method = create("ce")
     method.build(make_spec(data, backbone, recipe))
     trainer = Trainer(method, recipe)
-    place(method, trainer.device)
-    method.train()
-    stage = _Stage(trainer, "main", method.loss, method.param_groups(), data, recipe, None)
-    step = stage._step()
+    to_device(method, trainer.device)
+    stage = Stage(trainer, "main", method.loss, method.param_groups(), data, recipe)
+    step = stage.begin(0)
     batches = torch.randperm(N).to(trainer.device).split(BATCH)
     for k in range(8):
         step(batches[k])

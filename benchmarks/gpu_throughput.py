@@ -29,8 +29,8 @@ from torch import nn
 from ytilde.augment import make_augment
 from ytilde.backbones import create_backbone
 from ytilde.data import Data
-from ytilde.engine import Recipe, Trainer, _Stage
-from ytilde.method import Method, create, list_methods, make_spec, place
+from ytilde.engine import Recipe, Stage, Trainer, to_device
+from ytilde.method import Method, create, list_methods, make_spec
 
 N = 20_000
 RECIPE = Recipe(epochs=1, lr=0.01, augment="crop+flip", val=0.0)
@@ -68,11 +68,9 @@ def ours(method: Method, backbone: str, data: Data, batch: int, **how: bool) -> 
     method.build(make_spec(data, backbone, recipe))
     trainer = Trainer(method, recipe)
     trainer.data = data
-    place(method, trainer.device)
-    method.train()
-    stage = _Stage(trainer, "main", method.loss, method.param_groups(), data, recipe, None)
-    stage.first_bad.fill_(float("inf"))
-    step = stage._step()
+    to_device(method, trainer.device)
+    stage = Stage(trainer, "main", method.loss, method.param_groups(), data, recipe)
+    step = stage.begin(0)
     batches = torch.randperm(N)[: N - N % batch].to(trainer.device).split(batch)
     position = iter(range(10**9))
 

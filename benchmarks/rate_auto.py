@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from ytilde import datasets, noise
-from ytilde.cli import versions
 from ytilde.selection import estimate_rate, out_of_fold_knn
+from ytilde.versions import versions
 
 NOISES = ("symmetric:0.2", "symmetric:0.4", "instance:0.2", "instance:0.4")
 NOISES += ("instance:0.2,features=raw255", "instance:0.4,features=raw255")

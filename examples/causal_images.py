@@ -15,7 +15,7 @@ from torch.nn.functional import avg_pool2d
 from ytilde import Recipe, create, datasets, noise
 from ytilde.data import Batch
 from ytilde.method import fit_method
-from ytilde.pictures import plot_images
+from ytilde.plotting import plot_images
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--out", default="causal_images.png")

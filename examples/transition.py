@@ -13,7 +13,7 @@ import torch
 from ytilde import datasets, noise
 from ytilde.engine import default_recipe
 from ytilde.method import create, fit_method
-from ytilde.pictures import plot_instances
+from ytilde.plotting import plot_instances
 from ytilde.transition import class_floor, row_error
 
 parser = argparse.ArgumentParser(description=__doc__)

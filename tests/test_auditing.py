@@ -1,10 +1,10 @@
-"""auditing.py: Bayes against loops, calibration and coverage by simulation, files, bad input."""
+"""auditing: Bayes against loops, calibration and coverage by simulation, files, bad input."""
 
 import copy
+import importlib
 import json
 import sys
 import time
-import types
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ytilde import auditing, metrics
-from ytilde.auditing import Audit, audit
+from ytilde.auditing import Audit, audit, inputs, notes, readings
+from ytilde.auditing.audit import worst_first
 from ytilde.data import BadInput
 
 
@@ -185,13 +186,45 @@ def test_ambiguous_items_are_told_from_wrong_labels():
 def test_chunks_and_subsample_change_little(monkeypatch):
     p, y, _, _ = simulate(5)
     whole = audit(p, y)
-    monkeypatch.setattr(auditing, "CHUNK", 700)
+    monkeypatch.setattr(inputs, "CHUNK", 700)
     parts = audit(p, y)
     pd.testing.assert_frame_equal(whole.issues, parts.issues)
     np.testing.assert_allclose(whole.transition, parts.transition)
-    monkeypatch.setattr(auditing, "FIT_ROWS", 1500)
+    monkeypatch.setattr(readings, "FIT_ROWS", 1500)
     sample = audit(p, y)
     assert np.abs(sample.issues.p_wrong - whole.issues.p_wrong).mean() < 0.03
+
+
+def sure(n=3000, k=6, seed=0):
+    """A float32 softmax that is nearly always sure, as a network's is; and labels, some wrong."""
+    rng = np.random.default_rng(seed)
+    clean = rng.integers(0, k, n)
+    y = np.where(rng.random(n) < 0.2, (clean + 1) % k, clean)
+    logits = 4 * rng.normal(size=(n, k)) + 30 * np.eye(k)[clean]
+    return torch.tensor(logits, dtype=torch.float32).softmax(1).numpy(), y
+
+
+def test_the_worst_labels_of_a_sure_model_are_still_ordered(tmp_path):
+    """Hundreds had p_wrong 1, and came in the order of the file."""
+    p, y = sure()
+    found = audit(p, y)
+    worst = worst_first(found.issues)
+    assert (worst.p_wrong.iloc[:100] == 1).all()
+    assert worst.label_quality.is_monotonic_increasing and worst.p_wrong.is_monotonic_decreasing
+    assert worst.label_quality.iloc[:300].is_unique  # all that were made wrong, at least
+    assert worst.p_wrong.iloc[-1000:].is_unique  # and so are the best
+    # of two labels with the same suggestion, both beyond doubt, the less likely one comes first
+    own = np.log(p[worst["index"], worst.given_label].astype(float))
+    for _, pair in (
+        worst.iloc[:300].assign(own=own[:300]).groupby(["given_label", "predicted_label"])
+    ):
+        assert pair.own.corr(pair.label_quality, method="spearman") > 0.9
+    found.to_csv(tmp_path / "issues.csv")
+    assert pd.read_csv(tmp_path / "issues.csv")["index"].tolist() == worst["index"].tolist()
+    found.to_json(tmp_path / "audit.json")
+    told = json.loads((tmp_path / "audit.json").read_text())["issues"]
+    assert [row["index"] for row in told] == worst["index"].tolist()[: len(told)]
+    assert [row["label_quality"] for row in told] == worst.label_quality.tolist()[: len(told)]
 
 
 def test_tensors_float32_and_strings():
@@ -313,14 +346,27 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     assert [f.name for f in tmp_path.iterdir()] == ["folder"]
 
 
-def test_html_is_the_reports(monkeypatch, tmp_path):
-    import ytilde
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("report", "auditing.report", "write"),
+        ("review", "auditing.review", "Review"),
+        ("diagnosis", "auditing.diagnosis", "diagnose"),
+        ("relabel", "auditing.relabel", "relabel"),
+        ("labelling", "auditing.exporters", "write_argilla"),
+        ("pictures", "plotting", "plot_T"),
+    ],
+)
+def test_old_import_paths_still_work_and_say_the_new_one(old, new, name):
+    sys.modules.pop(f"ytilde.{old}", None)
+    with pytest.warns(DeprecationWarning, match=f"ytilde.{old} is now ytilde.{new}$"):
+        module = importlib.import_module(f"ytilde.{old}")
+    assert getattr(module, name) is getattr(importlib.import_module(f"ytilde.{new}"), name)
 
+
+def test_html_is_the_reports(monkeypatch, tmp_path):
     seen = []
-    report = types.ModuleType("ytilde.report")
-    report.write = lambda found, path: seen.append((found, path))
-    monkeypatch.setattr(ytilde, "report", report)
-    monkeypatch.setitem(sys.modules, "ytilde.report", report)
+    monkeypatch.setattr("ytilde.auditing.report.write", lambda *given: seen.append(given))
     found = audit(*simulate(0, n=50)[:2])
     found.to_html(tmp_path / "r.html")
     assert seen == [(found, tmp_path / "r.html")]
@@ -447,7 +493,7 @@ def test_a_perfect_model_of_rare_classes_is_not_one_of_chance(rate):
 def test_the_error_of_chance_agreement_is_that_of_shuffled_labels():
     rng = np.random.default_rng(0)
     y, guess = (rng.choice(3, 400, p=p) for p in ((0.8, 0.15, 0.05), (0.6, 0.3, 0.1)))
-    found = auditing._Agreement.of(np.eye(3)[guess], y)
+    found = notes.Agreement.of(np.eye(3)[guess], y)
     shares = [(guess == rng.permutation(y)).mean() for _ in range(4000)]
     assert np.mean(shares) == pytest.approx(found.chance, abs=0.002)
     assert np.std(shares) == pytest.approx(found.error, rel=0.05)
@@ -473,7 +519,7 @@ def test_files_name_the_images_of_the_rows(tmp_path):
     p, y, _, _ = simulate(0, n=30)
     y[3] = -1
     found = audit(p, y)
-    found.context["paths"] = [f"pic{k}.png" for k in range(30)]
+    found.context.paths = [f"pic{k}.png" for k in range(30)]
     found.to_csv(tmp_path / "issues.csv")
     table = pd.read_csv(tmp_path / "issues.csv")
     assert table.p_wrong.is_monotonic_decreasing and len(table) == 29

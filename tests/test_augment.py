@@ -23,6 +23,11 @@ from ytilde.data import BadInput
 IMAGE_RECIPES = [
     "none", "flip", "crop", "crop4+flip", "crop+flip", "crop+flip+cutout", "reflect2+flip",
     "simclr", "scale", "scale:1.5+flip", "color+grey", "cutout5", "resize0.5",
+    "crop+flip+randaugment2+cutout", "randaugment", "autoaugment", "randomcutout0.3",
+]  # fmt: skip
+TINY_RECIPES = [
+    "crop1+flip", "reflect1", "cutout3", "simclr", "scale", "color1+grey", "randaugment3",
+    "autoaugment", "randomcutout",
 ]  # fmt: skip
 
 
@@ -294,7 +299,7 @@ def test_bad_recipes(recipe, shape, says):
     c=st.integers(1, 4),
     h=st.integers(2, 9),
     w=st.integers(2, 9),
-    recipe=st.sampled_from(["crop1+flip", "reflect1", "cutout3", "simclr", "scale", "color1+grey"]),
+    recipe=st.sampled_from(TINY_RECIPES),
     seed=st.integers(0, 2**31),
 )
 def test_any_size_stays_in_range(b, c, h, w, recipe, seed):

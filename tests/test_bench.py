@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,12 +24,18 @@ from rich.console import Console
 from scipy import stats as scipy_stats
 from typer.testing import CliRunner
 
-from ytilde import bench, bench_cli, bench_figures, bench_report, bench_tables, stats
-from ytilde.bench import Job, Place
+from ytilde import bench, bench_cli, datasets, stats
+from ytilde.bench import Job, RunPaths, figures, pool, render, results, stand_ins, tables
+from ytilde.bench.report import entry as entry_of
+from ytilde.bench.run import circumstances, failure, run_job
+from ytilde.bench.tune import narrowed
 from ytilde.data import BadInput
 from ytilde.engine import Diverged
+from ytilde.protocols import best_epoch
 
 ROOT = Path(__file__).parents[1]
+# `bench.run` and `bench.tune` are the functions
+run_module, tune_module = (import_module(f"ytilde.bench.{name}") for name in ("run", "tune"))
 
 TOML = """
 title = "A table of two"
@@ -74,16 +81,16 @@ def table(tmp_path):
 
 def written(folder, text):
     (folder / "two.toml").write_text(text)
-    return bench_tables.read_table(folder / "two.toml")
+    return tables.read_table(folder / "two.toml")
 
 
 @pytest.fixture
-def place(tmp_path):
-    return Place(tmp_path / "results", tmp_path / "work", commit="abc")
+def paths(tmp_path):
+    return RunPaths(tmp_path / "results", tmp_path / "work", commit="abc")
 
 
-def lines_of(place):
-    return [json.loads(line) for line in (place.results / "two.jsonl").read_text().splitlines()]
+def lines_of(paths):
+    return [json.loads(line) for line in (paths.results / "two.jsonl").read_text().splitlines()]
 
 
 def figures_of(lines):
@@ -133,7 +140,7 @@ def test_every_table_has_the_papers_rows_and_columns():
 def test_cells_hold_what_the_papers_print(table, row, column, printed):
     found = bench.choose(bench.cells(bench.load_table(table)), [row], [column])
     assert len(found) == 1
-    assert found[0].paper == bench_tables.figures(printed)
+    assert found[0].paper == tables.paper_values(printed)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +196,7 @@ def test_what_decides_a_run_is_its_name(table):
     assert len({job.hash for job in jobs}) == 5
     assert jobs[0].inputs["recipe"]["epochs"] == 4
     assert jobs[2].inputs["recipe"]["epochs"] == 2
-    names = [bench.experiment(job.inputs) for job in jobs]
+    names = [tables.experiment(job.inputs) for job in jobs]
     assert names[0] == names[1] and len(set(names)) == 4
 
 
@@ -207,34 +214,42 @@ def test_protocols_by_hand():
     assert found["mean_of_last_ten"]["test_accuracy"] == pytest.approx(np.mean(range(2, 12)))
     assert found["chosen"] == {"test_accuracy": 1} and found["chosen_epoch"] == 2
     assert found["val_last"]["val_accuracy"] == 0.1 and found["epochs"] == 13
+    assert best_epoch(history, "nll")["epoch"] == 2 and best_epoch(warm)["epoch"] == 1
+    assert best_epoch([]) is None and best_epoch([{"stage": "main", "epoch": 1}]) is None
 
 
-def test_runs_what_is_missing_once_and_goes_on_after_a_failure(tmp_path, place):
+def test_old_names_still_work():
+    with pytest.warns(DeprecationWarning, match="RunPaths"):
+        assert bench.Place is RunPaths
+    assert stats.welch_t is import_module("ytilde.bench.stats").welch_t
+
+
+def test_runs_what_is_missing_once_and_goes_on_after_a_failure(tmp_path, paths):
     broken = TOML.replace('backbone = "lenet5"', 'backbone = "lenet5:variant=odd"')
-    lines = bench.run(written(tmp_path, broken), only=["CE"], scale="tiny", place=place)
+    lines = bench.run(written(tmp_path, broken), only=["CE"], scale="tiny", paths=paths)
     assert [line["status"] for line in lines] == ["failed"] * 2
     assert "odd" in lines[0]["error"]
     table = written(tmp_path, TOML)
-    first = bench.run(table, only=["ce"], scale="tiny", seeds=2, place=place)
+    first = bench.run(table, only=["ce"], scale="tiny", seeds=2, paths=paths)
     assert [line["status"] for line in first] == ["done"] * 4
-    again = bench.run(table, only=["ce"], scale="tiny", seeds=2, place=place)
+    again = bench.run(table, only=["ce"], scale="tiny", seeds=2, paths=paths)
     assert again == first
-    kept = [line for line in lines_of(place) if line["status"] == "done"]
-    assert len(kept) == 4 and not any(place.work.iterdir())
+    kept = [line for line in lines_of(paths) if line["status"] == "done"]
+    assert len(kept) == 4 and not any(paths.work.iterdir())
     line = kept[0]
     assert line["scale"] == "tiny" and line["commit"] == "abc" and line["versions"]["torch"]
     assert line["noise_rate"] == pytest.approx(0.36, abs=0.1)
     assert {"test_accuracy", "test_nll"} == set(line["last"]) == set(line["chosen"])
-    fresh = bench.run_cell(Job(bench.cells(table)[0], "tiny", 0), place)
+    fresh = bench.run_cell(Job(bench.cells(table)[0], "tiny", 0), paths)
     assert figures_of([fresh]) == figures_of(first[:1])
 
 
 def test_a_failed_run_goes_on_from_its_checkpoint_unless_it_would_fail_again(
-    table, place, monkeypatch
+    table, paths, monkeypatch
 ):
-    fit, said = bench.fit_method, []
+    fit, said = run_module.fit_method, []
     monkeypatch.setattr(  # a checkpoint after every epoch
-        bench, "fit_method", lambda *a, **k: fit(*a, **k | {"checkpoint_every": 0})
+        run_module, "fit_method", lambda *a, **k: fit(*a, **k | {"checkpoint_every": 0})
     )
     job = Job(bench.cells(table)[0], "tiny", 0)
 
@@ -246,42 +261,40 @@ def test_a_failed_run_goes_on_from_its_checkpoint_unless_it_would_fail_again(
             if error is not None and said == [1, 2]:
                 raise error
 
-        bench.run_job(job, place, say)
+        run_job(job, paths, say)
         return list(said)
 
     assert run(Diverged("no number")) == [1, 2, "failed"]
-    assert not any(place.work.iterdir())
+    assert not any(paths.work.iterdir())
     assert run(MemoryError("late")) == [1, 2, "failed"]
     assert run() == [2, 3, "done"]  # epoch 2 was not saved when it was told of
-    assert not any(place.work.iterdir())
-    fresh = bench.run_cell(job, place)
-    assert figures_of(lines_of(place)[-1:]) == figures_of([fresh])
+    assert not any(paths.work.iterdir())
+    fresh = bench.run_cell(job, paths)
+    assert figures_of(lines_of(paths)[-1:]) == figures_of([fresh])
 
 
-def test_a_line_tells_of_compiled_networks(place):
-    assert "compile" not in bench.circumstances(place)
-    compiled = bench.circumstances(Place(compile=True, commit="abc"))
-    assert compiled == bench.circumstances(place) | {"compile": True}
+def test_a_line_tells_of_compiled_networks(paths):
+    assert "compile" not in circumstances(paths)
+    compiled = circumstances(RunPaths(compile=True, commit="abc"))
+    assert compiled == circumstances(paths) | {"compile": True}
 
 
-def test_noisy_test_and_pixel_metrics_are_measured(place):
+def test_noisy_test_and_pixel_metrics_are_measured(paths):
     chosen = bench.choose(
         bench.cells(bench.load_table("softmax_temperature_t1")), ["Homoscedastic"], ["MNIST"]
     )
-    line = bench.run_cell(Job(chosen[0], "tiny", 0), place)
-    entry = bench_report.entry(
-        bench.load_table("softmax_temperature_t1"), chosen[0], [line], "tiny", None
-    )
+    line = bench.run_cell(Job(chosen[0], "tiny", 0), paths)
+    entry = entry_of(bench.load_table("softmax_temperature_t1"), chosen[0], [line], "tiny", None)
     ll, noisy, clean = (measured.mean for measured in entry.measured)
     assert ll < 0 and noisy < 0.95 and line["chosen"]["noisy_test_nll"] == -ll
     assert clean == line["chosen"]["test_accuracy"]
 
 
-def test_mean_iou_of_pixel_labels(place):
+def test_mean_iou_of_pixel_labels(paths):
     table = bench.load_table("softmax_temperature_t2")
     cell = bench.choose(bench.cells(table), ["Homoscedastic"], ["PASCAL VOC/validation"])[0]
-    line = bench.run_cell(Job(cell, "tiny", 0), place)
-    measured = bench_report.entry(table, cell, [line], "tiny", None).measured[0]
+    line = bench.run_cell(Job(cell, "tiny", 0), paths)
+    measured = entry_of(table, cell, [line], "tiny", None).measured[0]
     assert 0 <= measured.mean <= 100 * line["last"]["test_accuracy"] + 100 / 21
     assert line["last"]["test_miou"] * 100 == measured.mean
 
@@ -290,11 +303,11 @@ def test_a_line_is_added_once_and_a_cut_one_does_no_harm(table, tmp_path):
     path, result = tmp_path / "t.jsonl", made(table, "CE", "0%", "full", [9.0])[0]
     path.write_text('{"hash": "c", "status": "done", "exp')  # what a crash may leave
     for name in ("b", "b", "c"):
-        bench.append(path, result | {"hash": name})
-    bench.append(path, result | {"hash": "d", "status": "failed", "error": "it broke"})
-    bench.append(path, result | {"hash": "d"})
+        results.append(path, result | {"hash": name})
+    results.append(path, result | {"hash": "d", "status": "failed", "error": "it broke"})
+    results.append(path, result | {"hash": "d"})
     assert [line["hash"] for line in bench.load_results(tmp_path)] == ["b", "c", "d", "d"]
-    assert set(bench.done(tmp_path)) == {"b", "c", "d"}
+    assert set(results.done(tmp_path)) == {"b", "c", "d"}
 
 
 @pytest.mark.parametrize(
@@ -314,7 +327,7 @@ def test_a_line_is_added_once_and_a_cut_one_does_no_harm(table, tmp_path):
 )  # fmt: skip
 def test_a_broken_line_is_passed_over_and_its_run_made_again(table, tmp_path, change, monkeypatch):
     """`report` and `list` ended with a traceback."""
-    for module in (bench, bench_cli):
+    for module in (tables, bench_cli):
         monkeypatch.setattr(module, "load_table", lambda name: table)
     sound = made(table, "CE", "0%", "full", [9.0], val=0.5)[0]
     text = change if isinstance(change, bytes) else json.dumps(sound | change).encode()
@@ -324,17 +337,17 @@ def test_a_broken_line_is_passed_over_and_its_run_made_again(table, tmp_path, ch
     for command in ("report", "list"):
         told = CliRunner().invoke(bench_cli.bench_app, [command, "two", "--results", str(tmp_path)])
         assert told.exit_code == 0, told.exception
-    bench.append(path, sound)
+    results.append(path, sound)
     assert bench.load_results(tmp_path) == [sound]
 
 
-def test_tiny_figures_do_not_depend_on_the_threads_at_hand(place, tmp_path):
+def test_tiny_figures_do_not_depend_on_the_threads_at_hand(paths, tmp_path):
     cell = bench.choose(bench.cells(bench.load_table("causal_nl_t3")), ["CE"], ["IDN-20%"])[0]
     job, threads = Job(cell, "tiny", 0), torch.get_num_threads()
-    alone = bench.run_cell(job, place)
+    alone = bench.run_cell(job, paths)
     torch.set_num_threads(2)
     try:
-        beside = bench.run_cell(job, Place(tmp_path / "other", tmp_path / "other", commit="abc"))
+        beside = bench.run_cell(job, RunPaths(tmp_path / "other", tmp_path / "other", commit="abc"))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
@@ -353,18 +366,18 @@ def test_all_tables_are_one_sweep_and_share_a_run(tmp_path, monkeypatch):
     assert len(bench.load_results(tmp_path / "runs" / "tiny")) == 1
 
 
-def test_seeds_share_what_pre_training_makes(place, monkeypatch):
+def test_seeds_share_what_pre_training_makes(paths, monkeypatch):
     monkeypatch.delenv("YTILDE_CACHE", raising=False)
     cell = bench.choose(bench.cells(bench.load_table("dtm_t1")), ["DTM"], ["CIFAR-10/IDN-20%"])[0]
     stages = [[], []]
     for seed, seen in enumerate(stages):
-        bench.run_cell(Job(cell, "tiny", seed), place, lambda r, seen=seen: seen.append(r["stage"]))
+        bench.run_cell(Job(cell, "tiny", seed), paths, lambda r, seen=seen: seen.append(r["stage"]))
     assert "simclr" in stages[0] and "simclr" not in stages[1] and "main" in stages[1]
     assert "YTILDE_CACHE" not in os.environ
 
 
-def test_killed_workers_change_nothing(table, place, tmp_path):
-    calm = bench.run(table, only=["CE"], scale="tiny", seeds=3, place=place)
+def test_killed_workers_change_nothing(table, paths, tmp_path):
+    calm = bench.run(table, only=["CE"], scale="tiny", seeds=3, paths=paths)
     moves = random.Random(0)
     kills = Counter()
 
@@ -381,15 +394,15 @@ def test_killed_workers_change_nothing(table, place, tmp_path):
             os.kill(worker.pid, signal.SIGKILL)
             worker.join()
 
-    stormy = Place(tmp_path / "stormy", tmp_path / "work", commit="abc")
-    after = bench.run(table, only=["CE"], scale="tiny", seeds=3, workers=2, place=stormy, say=kill)
+    stormy = RunPaths(tmp_path / "stormy", tmp_path / "work", commit="abc")
+    after = bench.run(table, only=["CE"], scale="tiny", seeds=3, workers=2, paths=stormy, say=kill)
     assert kills == {"in a run": 2, "between two runs": 1}
     assert len((stormy.results / "two.jsonl").read_text().splitlines()) == 6
     assert figures_of(after) == figures_of(calm)
 
 
-def test_a_worker_killed_between_two_runs_costs_no_run_a_life(table, place, monkeypatch):
-    monkeypatch.setattr(bench, "LIVES", 1)
+def test_a_worker_killed_between_two_runs_costs_no_run_a_life(table, paths, monkeypatch):
+    monkeypatch.setattr(pool, "LIVES", 1)
     told = []
 
     def kill(kind, job, value):
@@ -399,10 +412,10 @@ def test_a_worker_killed_between_two_runs_costs_no_run_a_life(table, place, monk
                 os.kill(worker.pid, signal.SIGKILL)
                 worker.join()
 
-    place.results.mkdir()
+    paths.results.mkdir()
     jobs = [Job(bench.cells(table)[0], "tiny", seed) for seed in range(3)]
-    bench.run_processes(jobs, place, kill, workers=1)
-    assert told == ["done"] * 3 and set(bench.done(place.results)) == {job.hash for job in jobs}
+    pool.run_processes(jobs, paths, kill, workers=1)
+    assert told == ["done"] * 3 and set(results.done(paths.results)) == {job.hash for job in jobs}
 
 
 @pytest.mark.parametrize(
@@ -423,16 +436,16 @@ def test_ray_tasks_get_whole_paths_and_a_share_of_the_clusters_gpus(
         wait=lambda references: (references[:1], references[1:]), get=lambda reference: reference,
     )  # fmt: skip
 
-    def run_job(job, place, say):
-        places.append(place)
+    def run_job(job, paths, say):
+        places.append(paths)
         say("done", job, job.hash)
 
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr(bench, "run_job", run_job)
+    monkeypatch.setattr(pool, "run_job", run_job)
     monkeypatch.chdir(tmp_path)
-    place = Place(Path("results"), Path("work"), Path("data"), device)
+    paths = RunPaths(Path("results"), Path("work"), Path("data"), device)
     job, told = Job(bench.cells(table)[0], "tiny", 0), []
-    bench.run_ray([job], place, lambda *said: told.append(said), workers=4)
+    pool.run_ray([job], paths, lambda *said: told.append(said), workers=4)
     assert told == [("done", job, job.hash)] and asked[0]["num_gpus"] == share
     folders = (places[0].results, places[0].work, places[0].data_root)
     assert folders == (tmp_path / "results", tmp_path / "work", tmp_path / "data")
@@ -441,19 +454,20 @@ def test_ray_tasks_get_whole_paths_and_a_share_of_the_clusters_gpus(
 SWEEP = """
 import sys
 from pathlib import Path
-from ytilde import bench, bench_tables
+from ytilde import bench
+from ytilde.bench import tables
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    place = bench.Place(folder / "results", folder / "work", commit="abc")
-    table = bench_tables.read_table(folder / "two.toml")
-    bench.run(table, scale="tiny", seeds=10, workers=2, place=place)
+    paths = bench.RunPaths(folder / "results", folder / "work", commit="abc")
+    table = tables.read_table(folder / "two.toml")
+    bench.run(table, scale="tiny", seeds=10, workers=2, paths=paths)
 """
 
 
 @pytest.mark.slow
 def test_forty_runs_survive_random_kills_of_workers_and_parents(table, tmp_path):
-    calm = Place(tmp_path / "calm", tmp_path / "calm-work", commit="abc")
-    undisturbed = bench.run(table, scale="tiny", seeds=10, place=calm)
+    calm = RunPaths(tmp_path / "calm", tmp_path / "calm-work", commit="abc")
+    undisturbed = bench.run(table, scale="tiny", seeds=10, paths=calm)
     (tmp_path / "sweep.py").write_text(SWEEP)
     moves, deaths = random.Random(1), 0
     command = [sys.executable, str(tmp_path / "sweep.py"), str(tmp_path)]
@@ -478,7 +492,8 @@ RAY = """
 import random, sys, threading, time, os, signal, glob
 from pathlib import Path
 import ray
-from ytilde import bench, bench_tables
+from ytilde import bench
+from ytilde.bench import tables
 
 def kill(stop, moves=random.Random(2)):
     while not stop.wait(moves.uniform(2, 5)):
@@ -496,10 +511,10 @@ def kill(stop, moves=random.Random(2)):
 if __name__ == "__main__":
     folder, kills, stop = Path(sys.argv[1]), [], threading.Event()
     ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
-    place = bench.Place(folder / "results", folder / "work", commit="abc")
+    paths = bench.RunPaths(folder / "results", folder / "work", commit="abc")
     threading.Thread(target=kill, args=(stop,), daemon=True).start()
-    table = bench_tables.read_table(folder / "two.toml")
-    bench.run(table, scale="tiny", seeds=10, ray=True, workers=2, place=place)
+    table = tables.read_table(folder / "two.toml")
+    bench.run(table, scale="tiny", seeds=10, ray=True, workers=2, paths=paths)
     stop.set()
     print(len(kills))
 """
@@ -508,8 +523,8 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_forty_runs_on_ray_survive_killed_workers(table, tmp_path):
     pytest.importorskip("ray")
-    calm = Place(tmp_path / "calm", tmp_path / "calm-work", commit="abc")
-    undisturbed = bench.run(table, scale="tiny", seeds=10, place=calm)
+    calm = RunPaths(tmp_path / "calm", tmp_path / "calm-work", commit="abc")
+    undisturbed = bench.run(table, scale="tiny", seeds=10, paths=calm)
     (tmp_path / "sweep.py").write_text(RAY)
     command = [sys.executable, str(tmp_path / "sweep.py"), str(tmp_path)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -519,28 +534,28 @@ def test_forty_runs_on_ray_survive_killed_workers(table, tmp_path):
     assert figures_of(json.loads(line) for line in lines) == figures_of(undisturbed)
 
 
-def test_optuna_proposes_from_the_grid_and_remembers(table, place):
+def test_optuna_proposes_from_the_grid_and_remembers(table, paths):
     pytest.importorskip("optuna")
-    options = {"columns": ["sym 40%"], "scale": "tiny", "trials": 2, "place": place}
+    options = {"columns": ["sym 40%"], "scale": "tiny", "trials": 2, "paths": paths}
     best = bench.tune(table, **options)
-    tried = lines_of(place)
+    tried = lines_of(paths)
     assert {line["inputs"]["fields"]["tau"] for line in tried} <= {0.1, 1.0}
     assert best["LN | MNIST | sym 40%"]["tau"] in {0.1, 1.0}
-    assert (place.work / "optuna.journal").exists()
-    assert bench.tune(table, **options) == best and lines_of(place) == tried
+    assert (paths.work / "optuna.journal").exists()
+    assert bench.tune(table, **options) == best and lines_of(paths) == tried
 
 
-def test_optuna_searches_anew_for_other_results_and_another_grid(table, place, tmp_path):
+def test_optuna_searches_anew_for_other_results_and_another_grid(table, paths, tmp_path):
     pytest.importorskip("optuna")
     options = {"columns": ["sym 40%"], "scale": "tiny", "trials": 1}
-    first = bench.tune(table, **options, place=place)
-    other = Place(tmp_path / "other", place.work, commit="abc")
-    assert bench.tune(table, **options, place=other) == first
-    assert figures_of(bench.load_results(other.results)) == figures_of(lines_of(place))
-    (place.results / "two.jsonl").unlink()  # as are runs that somebody removed
-    assert bench.tune(table, **options, place=place) == first
+    first = bench.tune(table, **options, paths=paths)
+    other = RunPaths(tmp_path / "other", paths.work, commit="abc")
+    assert bench.tune(table, **options, paths=other) == first
+    assert figures_of(bench.load_results(other.results)) == figures_of(lines_of(paths))
+    (paths.results / "two.jsonl").unlink()  # as are runs that somebody removed
+    assert bench.tune(table, **options, paths=paths) == first
     for tau in (0.1, 1.0):
-        best = bench.tune(table, **options, grid={"tau": [tau]}, place=place)
+        best = bench.tune(table, **options, grid={"tau": [tau]}, paths=paths)
         assert best == {"LN | MNIST | sym 40%": {"tau": tau}}
 
 
@@ -548,7 +563,7 @@ def one_of_each():
     """For each method its cell of the smallest inputs; and one for each data set left out."""
     tables = map(bench.load_table, bench.list_tables())
     ready = [c for table in tables for c in bench.cells(table) if c.reason is None]
-    size = {name: math.prod(shape) for name, (shape, _, _) in bench._SIZES.items()}
+    size = {name: math.prod(shape) for name, (shape, _, _) in stand_ins.SIZES.items()}
     by_method, by_data = {}, {}
     for cell in sorted(ready, key=lambda cell: size.get(cell.data.split("-")[0], 0)):
         by_method.setdefault(cell.method, cell)
@@ -560,23 +575,23 @@ def one_of_each():
 
 
 @pytest.mark.parametrize("cell", one_of_each(), ids=lambda cell: f"{cell.method}-{cell.data}")
-def test_a_tiny_cell_of_every_method_and_data_set_runs(cell, place):
-    line = bench.run_cell(Job(cell, "tiny", 0), place)
-    entry = bench_report.entry(bench.load_table(cell.table), cell, [line], "tiny", None)
+def test_a_tiny_cell_of_every_method_and_data_set_runs(cell, paths):
+    line = bench.run_cell(Job(cell, "tiny", 0), paths)
+    entry = entry_of(bench.load_table(cell.table), cell, [line], "tiny", None)
     assert entry.note is None and all(np.isfinite(measured.mean) for measured in entry.measured)
 
 
-def test_tune_goes_by_noisy_validation_and_the_other_seeds_follow(table, place):
-    best = bench.tune(table, columns=["sym 40%"], scale="tiny", place=place)
-    tried = {line["inputs"]["fields"]["tau"]: line for line in lines_of(place)}
+def test_tune_goes_by_noisy_validation_and_the_other_seeds_follow(table, paths):
+    best = bench.tune(table, columns=["sym 40%"], scale="tiny", paths=paths)
+    tried = {line["inputs"]["fields"]["tau"]: line for line in lines_of(paths)}
     assert set(tried) == {0.1, 1.0}
     winner = max(tried, key=lambda tau: tried[tau]["val_last"]["val_accuracy"])
     assert best == {"LN | MNIST | sym 40%": {"tau": winner}}
     options = {"only": ["LN"], "columns": ["sym 40%"], "scale": "tiny", "seeds": 2}
-    lines = bench.run(table, **options, tuned=True, place=place)
+    lines = bench.run(table, **options, tuned=True, paths=paths)
     assert [line["inputs"]["fields"]["tau"] for line in lines] == [winner] * 2
-    assert len(lines_of(place)) == 3  # seed 0 was there
-    shown = bench.report(table, bench.load_results(place.results), "tiny")
+    assert len(lines_of(paths)) == 3  # seed 0 was there
+    shown = bench.report(table, bench.load_results(paths.results), "tiny")
     entry = shown.entries["MNIST", "sym 40%", "LN"]
     assert entry.note == "tuned" and len(entry.runs) == 2
 
@@ -592,7 +607,7 @@ def made(table, row, column, scale, values, fields=None, val=None):
         job = Job(cell, scale, seed)
         figures = {"test_accuracy": value / 100, "test_nll": 1.0}
         lines.append(
-            {"hash": job.hash, "status": "done", "experiment": bench.experiment(job.inputs)}
+            {"hash": job.hash, "status": "done", "experiment": tables.experiment(job.inputs)}
             | {
                 "inputs": job.inputs,
                 "seed": seed,
@@ -617,17 +632,15 @@ def test_report_compares_and_hides_nothing(table):
     assert measured.mean == pytest.approx(71) and measured.sd == pytest.approx(1)
     assert measured.difference == pytest.approx(71 - 70.67) and measured.within
     assert report.bold("MNIST", "sym 40%", 0) == {"LN"}
-    told = [
-        d["scale"] for d in bench_report.details(report) if d["cell"].startswith("CE, MNIST sy")
-    ]
+    told = [d["scale"] for d in render.details(report) if d["cell"].startswith("CE, MNIST sy")]
     assert told == ["full", "reduced"]  # the details tell of both
     p = report.p_value("MNIST", "sym 40%", "CE", 0)
     assert p == pytest.approx(scipy_stats.ttest_ind(ln, ce, equal_var=False).pvalue)
-    text = bench_report.markdown([report])
+    text = render.markdown([report])
     assert "| CE | 71.00 ± 1.00 (3)<br>70.67 ± 1.30 +0.33 ≈ | 98.00 (1) r<br>99.27 ± 0.07" in text
     assert "| LN | **97.00 ± 1.00 (3)**<br>97.21 ± 0.38 -0.21 ≈ | –<br>99.38 |" in text
     assert "| CE, MNIST sym 40% | full | 3 | 71.00 | – | 71.00 |" in text
-    latex = bench_report.latex([report])
+    latex = render.latex([report])
     assert r"\textbf{97.00 $\pm$ 1.00 (3)}" in latex and r"sym 40\%" in latex
     assert r"(70.67 $\pm$ 1.30) +0.33 $\approx$" in latex
     shown = terminal(report)
@@ -653,7 +666,7 @@ def measured_everywhere(table):
 def test_the_printed_commands_make_the_measured_runs_again(tmp_path, monkeypatch):
     table = written(tmp_path, THREE)
     lines = measured_everywhere(table)
-    page = bench_report.markdown([bench.report(table, lines)])
+    page = render.markdown([bench.report(table, lines)])
     commands = page.partition("```bash\n")[2].partition("```")[0].splitlines()
     assert len(commands) <= 6
     known = {line["hash"]: line for line in lines}
@@ -663,8 +676,9 @@ def test_the_printed_commands_make_the_measured_runs_again(tmp_path, monkeypatch
         planned[words[4]] += [job.hash for job in jobs]
         return [known[job.hash] for job in jobs]
 
-    for module in (bench, bench_cli):
+    for module in (tune_module, bench_cli):
         monkeypatch.setattr(module, "sweep", sweep)
+    for module in (tables, bench_cli):
         monkeypatch.setattr(module, "load_table", lambda name: table)
     (tmp_path / "two.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for command in commands:
@@ -686,21 +700,21 @@ def test_commands_name_no_more_than_they_must(table):
         for line in made(table, row, column, "full", [9.0, 8.0])
     ]
     again = "python -m ytilde bench run two {}--scale full{} --seeds 2"
-    assert bench_report.commands(bench.report(table, lines)) == [again.format("", "")]
-    of_ce = bench_report.commands(bench.report(table, lines[:4]))
+    assert render.commands(bench.report(table, lines)) == [again.format("", "")]
+    of_ce = render.commands(bench.report(table, lines[:4]))
     assert of_ce == [again.format("--only CE ", "")]
     compiled = [line | {"compile": True} for line in lines]
-    assert bench_report.commands(bench.report(table, compiled)) == [again.format("", " --compile")]
+    assert render.commands(bench.report(table, compiled)) == [again.format("", " --compile")]
 
 
 def test_a_grid_is_narrowed_to_its_own_values(table):
     cell = bench.choose(bench.cells(table), ["LN"], ["0%"])[0]
-    assert bench.narrowed(cell, {"tau": [1]}).grid == {"tau": [1.0]}
-    narrow = [Job(point, "full", 0).hash for point in bench.narrowed(cell, {"tau": [1]}).points()]
+    assert narrowed(cell, {"tau": [1]}).grid == {"tau": [1.0]}
+    narrow = [Job(point, "full", 0).hash for point in narrowed(cell, {"tau": [1]}).points()]
     assert narrow == [Job(cell.with_fields({"tau": 1.0}), "full", 0).hash]
     for wrong in ({"tau": [3.0]}, {"lam": [1.0]}):
         with pytest.raises(BadInput, match=r"has no (?:tau|lam) = "):
-            bench.narrowed(cell, wrong)
+            narrowed(cell, wrong)
     words = ["tune", "digits_temperature", "--grid", "tau"]
     assert "FIELD=VALUE" in str(CliRunner().invoke(bench_cli.bench_app, words).exception)
 
@@ -733,9 +747,9 @@ def test_an_unknown_device_is_refused(command, commands):
 
 def test_the_gpus_of_a_cluster_are_not_looked_for_here(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert bench_cli._place("tiny", None, None, "cuda", False, ray=True).device == "cuda"
+    assert bench_cli._paths("tiny", None, None, "cuda", False, ray=True).device == "cuda"
     with pytest.raises(BadInput, match="no CUDA device"):
-        bench_cli._place("tiny", None, None, "cuda", False, ray=False)
+        bench_cli._paths("tiny", None, None, "cuda", False, ray=False)
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "dtm_t4"], ["report", "dtm_t4"]])
@@ -743,22 +757,23 @@ def test_an_unknown_scale_is_refused(words, commands):
     assert "refused: unknown scale 'zork'" in commands(*words, "--scale", "zork")
 
 
-def test_nothing_to_tune_is_refused(table, place, commands, monkeypatch):
+def test_nothing_to_tune_is_refused(table, paths, commands, monkeypatch):
     for words in (["dtm_t4"], ["dtm_t4", "--grid", "foo=1"], ["dtm_t4", "--trials", "1"]):
         assert "refused: there is nothing to tune" in commands("tune", *words)
     monkeypatch.setattr(bench_cli, "list_tables", lambda: ["dtm_t4", "fashion_idn"])
     assert "refused: there is nothing to tune" in commands("tune", "--all")
     assert "has no foo = 1" in commands("tune", "digits_temperature", "--grid", "foo=1")
     with pytest.raises(BadInput, match="nothing to tune"):
-        bench.tune(table, only=["CE"], place=place)
-    assert not place.results.exists()
+        bench.tune(table, only=["CE"], paths=paths)
+    assert not paths.results.exists()
 
 
 def serve(monkeypatch, table, lines):
     """The commands find this table alone; in place of runs they get these lines."""
     known = {line["hash"]: line for line in lines}
-    for module in (bench, bench_cli):
+    for module in (tables, bench_cli):
         monkeypatch.setattr(module, "load_table", lambda name: table)
+    for module in (tune_module, bench_cli):
         monkeypatch.setattr(module, "sweep", lambda jobs, **_: [known[job.hash] for job in jobs])
     path = Path("results/two.jsonl")
     path.parent.mkdir()
@@ -792,7 +807,7 @@ def test_tuned_runs_tell_what_is_not_tuned(table, commands, monkeypatch):
 def test_a_name_is_unknown_only_where_no_table_has_it(commands, monkeypatch):
     seen = []
     monkeypatch.setattr(bench_cli, "sweep", lambda jobs, **_: seen.extend(jobs) or [])
-    monkeypatch.setattr(bench_cli, "plan", lambda table, found, *_: seen.extend(found) or [])
+    monkeypatch.setattr(bench_cli, "jobs_of", lambda table, found, *_: seen.extend(found) or [])
     told = commands("run", "--all", "--only", "DTM", "--only", "CausalNL", "--scale", "tiny")
     assert "dtm_t1: 0 runs" in told and "causal_nl_t1: 0 runs" in told
     assert "logistic_normal_t1" not in told
@@ -810,7 +825,7 @@ def test_a_page_tells_what_it_was_made_by(commands):
     said = "bench report dtm_t4 --results 'my r' --markdown t.md` from `my r/*.jsonl`;"
     assert said in Path("t.md").read_text()
     commands("report", "--all", "--markdown", "docs/results.md")
-    said = f"Made by `{bench_report.COMMAND}` from `results/*.jsonl`;"
+    said = f"Made by `{render.COMMAND}` from `results/*.jsonl`;"
     assert said in Path("docs/results.md").read_text()
 
 
@@ -829,23 +844,23 @@ def test_p_values_are_corrected_for_the_rows_of_a_column(tmp_path):
         expected[rows[k]] = largest
     found = {r: report.p_value("MNIST", "0%", r, 0) for r in rows}
     assert found == pytest.approx(expected) and report.p_value("MNIST", "0%", "LN", 0) is None
-    assert "p against the best (Holm)" in bench_report.markdown([report])
-    assert "p against the best (Holm)" in bench_report.html([report])
+    assert "p against the best (Holm)" in render.markdown([report])
+    assert "p against the best (Holm)" in render.html([report])
 
 
-def test_why_cells_are_empty_is_on_every_page(tmp_path, place):
+def test_why_cells_are_empty_is_on_every_page(tmp_path, paths):
     text = TOML.replace('{ name = "0%" }', '{ name = "0%", unserved = "a secret" }')
     table = written(tmp_path, text)
-    lines = [bench.failure(Job(bench.cells(table)[0], "full", 0), place, "it broke")]
+    lines = [failure(Job(bench.cells(table)[0], "full", 0), paths, "it broke")]
     lines += made(table, "LN", "sym 40%", "full", [96.0])
     report = bench.report(table, lines)
     told = ["failed: it broke: CE in MNIST/sym 40%", "a secret: all rows in MNIST/0%"]
-    assert bench_report.reasons(report, table.groups) == told
-    page = bench_report.markdown([report])
+    assert render.reasons(report, table.groups) == told
+    page = render.markdown([report])
     assert all(f"\n- {each}\n" in page for each in told)
-    latex = bench_report.latex([report])
+    latex = render.latex([report])
     assert r"Empty: failed: it broke: CE in MNIST/sym 40\%." in latex and "a secret" in latex
-    assert "Empty:" not in bench_report.markdown([bench.report(written(tmp_path, TOML), [])])
+    assert "Empty:" not in render.markdown([bench.report(written(tmp_path, TOML), [])])
 
 
 def test_figures_of_ranks_and_of_a_tuned_number(tmp_path):
@@ -855,8 +870,8 @@ def test_figures_of_ranks_and_of_a_tuned_number(tmp_path):
     for tau, values in runs.items():
         lines += made(table, "LN", "sym 40%", "full", values, {"tau": tau}, val=min(values) / 100)
     report = bench.report(table, lines)
-    assert bench_figures.draw_ranks(report) is None  # two rows
-    axes = bench_figures.draw_curves(report, "tau").axes
+    assert figures.draw_ranks(report) is None  # two rows
+    axes = figures.draw_curves(report, "tau").axes
     curve = next(line for line in axes[0].lines if line.get_label() == "LN")
     assert curve.get_xydata().tolist() == [[0.1, 90.5], [1.0, 96.0], [5.0, 80.0]]
     bars = axes[0].collections[1].get_segments()
@@ -864,11 +879,11 @@ def test_figures_of_ranks_and_of_a_tuned_number(tmp_path):
         list(stats.bootstrap_interval(runs[tau])) for tau in (0.1, 1.0)
     ]
     assert [line.get_ydata()[0] for line in axes[0].lines if line.get_label() == "CE (2)"] == [71.0]
-    paths = bench_figures.write(report, tmp_path / "figures")
+    paths = figures.write(report, tmp_path / "figures")
     assert [path.name for path in paths] == ["two_tau.png"]
     assert Image.open(paths[0]).width > 500
     two_values = [line for line in lines if line["hash"] != lines[-1]["hash"]]
-    assert bench_figures.write(bench.report(table, two_values), tmp_path) == []
+    assert figures.write(bench.report(table, two_values), tmp_path) == []
 
 
 def test_ranks_are_of_rows_measured_alike_in_every_column(tmp_path):
@@ -880,17 +895,17 @@ def test_ranks_are_of_rows_measured_alike_in_every_column(tmp_path):
     for row, values in means.items():
         for column, value in zip(("sym 40%", "0%"), values, strict=True):
             lines += made(table, row, column, "full", [value])
-    shown = bench_figures.draw_ranks(bench.report(table, lines))
+    shown = figures.draw_ranks(bench.report(table, lines))
     words = {text.get_text().strip() for text in shown.axes[0].texts}
     assert {"CE (3.00)", "GCE (1.50)", "LN (1.50)"} <= words
     assert not any(word.startswith("MAE") for word in words)
     assert "2 columns, full" in " ".join(shown.axes[0].get_title().split())
-    assert bench_figures.draw_ranks(bench.report(table, lines[2:-1])) is None  # LN in one column
+    assert figures.draw_ranks(bench.report(table, lines[2:-1])) is None  # LN in one column
 
 
 def terminal(report):
     console = Console(width=80, record=True, file=io.StringIO())
-    bench_report.show(report, console)
+    render.show(report, console)
     return console.export_text()
 
 
@@ -932,21 +947,21 @@ def test_a_column_that_nobody_can_measure_stays_empty(tmp_path):
 
 def test_html_escapes(tmp_path):
     table = written(tmp_path, TOML.replace("A table of two", "<script>x</script>"))
-    page = bench_report.html([bench.report(table, [])])
+    page = render.html([bench.report(table, [])])
     assert "<script>" not in page and "&lt;script&gt;" in page and "70.67" in page
 
 
-def test_failures_show_in_the_report(table, place):
+def test_failures_show_in_the_report(table, paths):
     job = Job(bench.cells(table)[0], "full", 0)
-    report = bench.report(table, [bench.failure(job, place, "it broke")])
+    report = bench.report(table, [failure(job, paths, "it broke")])
     assert report.entries["MNIST", "sym 40%", "CE"].note == "failed: it broke"
 
 
 def test_the_page_of_results_is_fresh():
     lines = bench.load_results(ROOT / "results")
-    fresh = bench_report.markdown([bench.report(name, lines) for name in bench.list_tables()])
+    fresh = render.markdown([bench.report(name, lines) for name in bench.list_tables()])
     page = (ROOT / "docs" / "results.md").read_text()
-    assert page == fresh, f"docs/results.md is stale; run {bench_report.COMMAND}"
+    assert page == fresh, f"docs/results.md is stale; run {render.COMMAND}"
 
 
 @pytest.mark.parametrize("width", ["80", "40"])
@@ -962,12 +977,12 @@ def test_names_in_lists_are_whole_in_narrow_terminals(width, tmp_path, monkeypat
     assert "│ Het-τ* (theirs) │ PASCAL VOC │ validation │ het_tau │" in shown
 
 
-def test_the_list_counts_what_the_report_shows(tmp_path, monkeypatch, place):
+def test_the_list_counts_what_the_report_shows(tmp_path, monkeypatch, paths):
     table = written(tmp_path, THREE)
     lines = measured_everywhere(table)
-    lines.append(bench.failure(Job(bench.cells(table)[1], "full", 0), place, "it broke"))
+    lines.append(failure(Job(bench.cells(table)[1], "full", 0), paths, "it broke"))
     (tmp_path / "two.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for module in (bench, bench_cli):
+    for module in (tables, bench_cli):
         monkeypatch.setattr(module, "load_table", lambda name: table)
     monkeypatch.setattr(bench_cli, "list_tables", lambda: ["two"])
     monkeypatch.setattr(bench_cli, "out", Console(highlight=False, width=120))
@@ -976,8 +991,8 @@ def test_the_list_counts_what_the_report_shows(tmp_path, monkeypatch, place):
     assert "│ CE │ MNIST │ sym 40% │ ce │ 3 │ done │" in shown
     assert "│ CE │ MNIST │ 0% │ ce │ 0 │ failed: it broke │" in shown
     assert "│ LN │ MNIST │ sym 40% │ ln │ 2 │ done, tuned │" in shown
-    tables = CliRunner().invoke(bench_cli.bench_app, ["list", "--results", str(tmp_path)]).output
-    assert "│ two │ A table of two │ 4 │ 4 │ 3 │" in " ".join(tables.split())
+    listed = CliRunner().invoke(bench_cli.bench_app, ["list", "--results", str(tmp_path)]).output
+    assert "│ two │ A table of two │ 4 │ 4 │ 3 │" in " ".join(listed.split())
 
 
 def test_commands(tmp_path):
@@ -1011,15 +1026,15 @@ def test_runs_whose_data_is_missing_are_refused_before_anything_is_written(tmp_p
     folder.mkdir(parents=True)
     for part in ("train-images-idx3", "t10k-images-idx3"):
         (folder / f"{part}-ubyte").write_bytes(b"broken")
-    assert bench.datasets.at_hand("mnist", tmp_path / "d", "test")
-    assert not bench.datasets.at_hand("fashion-mnist", tmp_path / "d")
+    assert datasets.at_hand("mnist", tmp_path / "d", "test")
+    assert not datasets.at_hand("fashion-mnist", tmp_path / "d")
     for seeds in ("0", "-1"):
         told = CliRunner().invoke(bench_cli.bench_app, ["run", *words, "--seeds", seeds])
         assert told.exit_code == 2 and "--seeds" in told.output
 
 
 def test_at_hand_tells_of_every_set_what_its_reader_would(tmp_path):
-    made = {name for name in bench.datasets.NAMES if "made here" in bench.datasets.origin(name)}
-    found = {n for n in bench.datasets.NAMES for s in ("train", "test")
-             if bench.datasets.at_hand(n, tmp_path, s)}  # fmt: skip
+    made = {name for name in datasets.NAMES if "made here" in datasets.origin(name)}
+    found = {n for n in datasets.NAMES for s in ("train", "test")
+             if datasets.at_hand(n, tmp_path, s)}  # fmt: skip
     assert found == made

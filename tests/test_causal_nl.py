@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ytilde.data import BadInput, Batch, Data, Step
+from ytilde.data import BadInput, Batch, Data, StepInfo
 from ytilde.method import create, fit_method, make_spec, unseen
 from ytilde.methods.causal_nl import RULES
 from ytilde.testing import BACKBONE, RECIPE, blobs, fitted
@@ -35,7 +35,7 @@ def built(shape=(D,), **fields):
 
 
 def step(epoch=5, epochs=10, seed=0):
-    return Step(torch.tensor(float(epoch)), epochs, seeded(seed), lambda x: x)
+    return StepInfo(torch.tensor(float(epoch)), epochs, seeded(seed), lambda x: x)
 
 
 def without_co(method, monkeypatch):

@@ -88,7 +88,7 @@ def table(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(table):
     folder = table / "run"
-    ytilde("fit", table / "train.csv", "--label", "label", *FAST, "--out", folder,
+    ytilde("fit", table / "train.csv", "--label", "label", *FAST, "--out", folder, "--val", "0.1",
            "--test", table / "test.csv", "--noise", "symmetric:0.2")  # fmt: skip
     return folder
 
@@ -390,7 +390,7 @@ def test_a_fit_says_which_epoch_it_keeps(table, tmp_path, keep):
 
 def test_a_log_shows_how_far_a_fit_and_an_audit_are(table, tmp_path):
     words = ["fit", table / "train.csv", "--epochs", "20", *FAST[2:], "--out", tmp_path / "r"]
-    lines = ytilde(*words).stdout.splitlines()
+    lines = ytilde(*words, "--val", "0.1").stdout.splitlines()
     shown = [line for line in lines if "/20" in line]
     assert [line.split()[1] for line in shown] == [f"{k}/20" for k in range(2, 21, 2)]
     assert all("loss" in line and "noisy val" in line for line in shown)
@@ -404,7 +404,7 @@ def test_a_log_shows_what_a_choice_tries(table, tmp_path):
     words = ["fit", table / "train.csv", "--method", "auto", "--epochs", "3", "--val", "0.2"]
     lines = ytilde(*words, *FAST[2:6], "--out", tmp_path / "r").stdout.splitlines()
     tried = [line.split() for line in lines if line.startswith("trying ")]
-    answers = json.loads((tmp_path / "r" / "methods.json").read_text())
+    answers = json.loads((tmp_path / "r" / "methods.json").read_text())["answers"]
     assert [t[1:3] for t in tried] == [[c["method"], f"{n}/{n}"] for c, n, _ in answers]
     records = (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(record)["epoch"] for record in records] == [1, 2, 3]

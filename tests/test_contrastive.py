@@ -162,7 +162,7 @@ class Stop(Exception):
 def test_a_stopped_stage_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     data = blobs()
     whole = pretrained(data, BACKBONE, RECIPE, QUICK)
-    monkeypatch.setattr("ytilde.contrastive.CHECKPOINT_EVERY", 0.0)
+    monkeypatch.setattr("ytilde.encoders.simclr.CHECKPOINT_EVERY", 0.0)
 
     def stop(record):
         if record["epoch"] == 2:

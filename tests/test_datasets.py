@@ -18,7 +18,7 @@ from scipy.io import savemat
 
 from ytilde import datasets
 from ytilde.data import BadInput
-from ytilde.datasets import NAMES, download, load, shapes
+from ytilde.datasets import NAMES, download, load, shapes, sources
 
 RANDOM = np.random.default_rng(0)
 
@@ -452,8 +452,8 @@ CONTENT = RANDOM.integers(0, 256, 300_000).astype(np.uint8).tobytes()
 
 def publish(monkeypatch, server, files: dict[str, bytes], folder: str) -> None:
     digests = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
-    source = datasets._Source("http://127.0.0.1:1/", digests, folder)
-    monkeypatch.setitem(datasets._SOURCES, "svhn", source)
+    source = sources.Download("http://127.0.0.1:1/", digests, folder)
+    monkeypatch.setitem(sources.SOURCES, "svhn", source)
     server.files.update(files)
 
 

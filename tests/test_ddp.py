@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from test_cli import ytilde
-from ytilde import Classifier, checkpoint, parallel
+from ytilde import Classifier, checkpoint
 from ytilde.data import BadInput, Data
-from ytilde.engine import Recipe
+from ytilde.engine import Recipe, parallel
 from ytilde.method import Method, create, fit_method, list_methods
 from ytilde.testing import blobs
 
@@ -89,7 +89,7 @@ def odd_cases():
 
 
 class Dropping(nn.Module):
-    by_rows = ("part",)
+    row_parallel = ("part",)
 
     def __init__(self):
         super().__init__()
@@ -104,7 +104,7 @@ def train_all(names):
 @pytest.fixture(scope="module")
 def by_two():
     names = [name for name in list_methods() if create(name).distributable]
-    with parallel.crew(2, train_all, names):
+    with parallel.spawn_workers(2, train_all, names):
         return train_all(names)
 
 
@@ -208,8 +208,35 @@ def test_data_crosses_to_other_processes_by_value():
     assert isinstance(_sent(data).x, np.ndarray) and isinstance(_sent(data).y, np.ndarray)
 
 
+def test_what_processes_share_is_named_by_the_nearest_class():
+    """A plugin's `by_rows`, the word of 0.1, still counts, and wins over what it inherits."""
+
+    class Old(nn.Module):
+        by_rows = ("part",)
+
+        def __init__(self):
+            super().__init__()
+            self.part, self.other = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    class New(Old):
+        row_parallel = ("other",)
+
+    class OldAgain(New):
+        by_rows = ("part", "other")
+
+    class Inherits(New):
+        pass
+
+    for cls, names in ((Old, ["part"]), (New, ["other"]), (Inherits, ["other"])):
+        module = cls()
+        assert parallel.heavy_modules(nn.Sequential(module)) == [getattr(module, n) for n in names]
+    module = OldAgain()
+    assert parallel.heavy_modules(module) == [module.part, module.other]
+    assert parallel.heavy_modules(nn.Linear(2, 2)) == []
+
+
 def test_on_gpus_batch_norm_is_synchronised(monkeypatch):
-    monkeypatch.setattr(parallel.Team, "agree", lambda self, tensors: None)
+    monkeypatch.setattr(parallel.Team, "broadcast_", lambda self, tensors: None)
     method = create("ce")
     fit_method(method, blobs(40), replace(RECIPE, epochs=1), backbone=Normed())
     before = dict(method.named_parameters())

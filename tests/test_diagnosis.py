@@ -9,8 +9,15 @@ import torch
 from sklearn.datasets import load_digits
 
 from ytilde import BadInput, diagnose, noise
+from ytilde.auditing.diagnosis import (
+    Kernel,
+    _local_gain,
+    _recommend,
+    _ridged,
+    dependence,
+    diagnose_data,
+)
 from ytilde.data import Data
-from ytilde.diagnosis import Kernel, _local_gain, _recommend, _ridged, dependence, diagnose_data
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ytilde import Classifier, contrastive
-from ytilde.data import BadInput, Batch, Data, Step
+from ytilde import Classifier
+from ytilde.data import BadInput, Batch, Data, StepInfo
 from ytilde.engine import Recipe, Trainer
 from ytilde.losses import mean
 from ytilde.method import create, fit_method, make_spec, unseen
@@ -331,7 +331,7 @@ def test_resampling_draws_anew_for_training_rows_alone():
     method, _ = fit(resample="epoch")
     data = blobs()
     batch = Batch(data.x[:6], data.y[:6], torch.arange(6))
-    step = Step(torch.zeros(()), 1, gen(), lambda x: x)
+    step = StepInfo(torch.zeros(()), 1, gen(), lambda x: x)
     assert len(method.table) == 0
     first, second = method.known_T(batch, step), method.known_T(batch, step)
     assert (first - second).abs().amax((1, 2)).min() > 0  # other noise for every row
@@ -356,7 +356,7 @@ def test_many_classes_are_diffused_as_coefficients_and_sampled_lazily(monkeypatc
     data = blobs(n=250, num_classes=25, rate=0.2)
     method, _ = fit(data=data, recipe=replace(FAST, epochs=2), samples=2)
     assert method.pca is not None and method.diffusion.shape == (method.groups - 1,)
-    step = Step(torch.zeros(()), 1, gen(), lambda x: x)
+    step = StepInfo(torch.zeros(()), 1, gen(), lambda x: x)
     table = method.known_T(Batch(data.x[:5], data.y[:5], torch.arange(5)), step)
     assert table.shape == (5, 25, 25)
     flat = (method.W - method.W.mean(0)).flatten(1) @ method.pca.components.flatten(1).T
@@ -390,7 +390,7 @@ def test_each_stage_goes_on_to_the_same_bits(stage, tmp_path):
 
 def test_pretraining_goes_on_to_the_same_bits(monkeypatch, tmp_path):
     monkeypatch.delenv("YTILDE_CACHE", raising=False)
-    monkeypatch.setattr(contrastive, "CHECKPOINT_EVERY", 0.0)
+    monkeypatch.setattr("ytilde.encoders.simclr.CHECKPOINT_EVERY", 0.0)
     data = Data(torch.rand(60, 3, 16, 16, generator=gen()), torch.arange(60) % 3, 3)
     recipe = replace(FAST, epochs=1, batch_size=30)
     seen = []
@@ -473,7 +473,7 @@ def test_the_loss_weighs_a_label_by_how_often_it_is_retrieved(monkeypatch):
 
     monkeypatch.setattr(method.diffusion, "loss", loss)
     index = torch.arange(4)
-    step = Step(torch.zeros(()), 1, gen(), lambda x: x)
+    step = StepInfo(torch.zeros(()), 1, gen(), lambda x: x)
     found = float(method.loss(Batch(data.x[:4], data.y[:4], index), step))
     label = seen[0].argmax(-1)
     weight = [(method.retrieved[i] == label[i]).float().mean().item() for i in range(3)]
@@ -509,7 +509,7 @@ def test_stages_on_features_can_be_captured():
     trainer = Trainer(method, RECIPE)
     rows = Data(data.x, data.y, 3)
     batch = trainer.batch(rows, torch.arange(8))
-    step = Step(torch.zeros(()), 1, gen(), lambda x: x)
+    step = StepInfo(torch.zeros(()), 1, gen(), lambda x: x)
     with FakeTensorMode(allow_non_fake_inputs=True):
         for loss in (method.common_loss, method.diffusion_loss, method.loss):
             assert loss(batch, step).shape == ()

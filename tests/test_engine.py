@@ -1,22 +1,26 @@
 """The loop: agreement with a bare PyTorch loop, resuming, selection, sampling, randomness."""
 
+import inspect
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from torch import nn
 
+from ytilde import Classifier
 from ytilde.data import BadInput, Data
 from ytilde.engine import (
+    REFIT_FIELDS,
     Diverged,
     Recipe,
     Trainer,
-    _Stage,
-    _why_not_compile,
+    best_epoch,
+    choices,
     default_recipe,
     learning_rate,
 )
+from ytilde.engine.graph import why_not_compile
 from ytilde.method import create, fit_method, make_spec
 from ytilde.testing import blobs
 
@@ -113,47 +117,67 @@ def test_clipping_is_per_group(model):
     assert torch.allclose(model.extra, torch.tensor([-0.5]), atol=1e-5)
 
 
+def rows_seen(model, data, recipe=RECIPE, **options):
+    """The row numbers that the loss was given: a list of batches for each epoch."""
+    seen = [[] for _ in range(recipe.epochs)]
+
+    def loss(batch, step):
+        assert torch.equal(batch.x, data.x[batch.index])
+        assert torch.equal(batch.y, data.y[batch.index])
+        seen[int(step.epoch)].append(batch.index)
+        return 0 * model.layer.weight.sum()
+
+    trainer = Trainer(model, recipe, **options)
+    trainer.train("main", loss, model.parameters(), data)
+    return seen
+
+
 def test_weights_set_how_often_a_row_is_drawn(model):
     data = blobs(100)
     weights = torch.ones(100)
     weights[:10], weights[10:20] = 0, 3
-    trainer = Trainer(model, RECIPE, weights=weights)
-    stage = _Stage(trainer, "main", model.loss, model.parameters(), data, RECIPE, None)
-    counts = torch.bincount(stage._draw(torch.arange(100)), minlength=100)
-    assert counts[:10].sum() == 0
-    assert counts.sum() == 100
+    recipe = replace(RECIPE, batch_size=20)
     expected = 100 * weights / weights.sum()
-    assert ((counts - expected).abs() < 1).all()
+    for batches in rows_seen(model, data, recipe, weights=weights):
+        counts = torch.bincount(torch.cat(batches), minlength=100)
+        assert counts[:10].sum() == 0
+        assert counts.sum() == 100
+        assert ((counts - expected).abs() < 1).all()
 
 
 def test_balance_draws_classes_equally(model):
     data = blobs(300)
     y = torch.where(torch.arange(300) < 240, 0, torch.where(torch.arange(300) < 270, 1, 2))
     data = replace(data, y=y)
-    recipe = replace(RECIPE, balance=True)
-    stage = _Stage(
-        Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None
-    )
-    counts = torch.bincount(y[stage._draw(torch.arange(300))], minlength=3)
-    assert (counts - 100).abs().max() <= 10  # unbalanced: 240, 30, 30
+    recipe = replace(RECIPE, balance=True, batch_size=30)
+    for batches in rows_seen(model, data, recipe):
+        counts = torch.bincount(y[torch.cat(batches)], minlength=3)
+        assert counts.sum() == 300
+        assert (counts - 100).abs().max() <= 10  # unbalanced: 240, 30, 30
 
 
 def test_balance_leaves_ignored_rows_out(model):
     y = torch.arange(60) % 3
     y[:15] = -1
-    data, recipe = replace(blobs(60), y=y), replace(RECIPE, balance=True)
-    stage = _Stage(
-        Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None
-    )
-    drawn = torch.bincount(y[stage._draw(torch.arange(60))] + 1)
-    assert drawn[0] == 0 and (drawn[1:] - 20).abs().max() <= 4
+    data, recipe = replace(blobs(60), y=y), replace(RECIPE, balance=True, batch_size=20)
+    for batches in rows_seen(model, data, recipe):
+        drawn = torch.bincount(y[torch.cat(batches)] + 1)
+        assert drawn[0] == 0 and (drawn[1:] - 20).abs().max() <= 4
+
+
+def test_balance_of_pixels_is_refused(model):
+    data = replace(blobs(60), y=torch.zeros(60, 2, 2, dtype=torch.int64))
+    with pytest.raises(BadInput, match="one label a row"):
+        train(model, data, replace(RECIPE, balance=True))
 
 
 def test_unit_weights_are_a_plain_shuffle(model):
     data = blobs(64)
-    trainer = Trainer(model, RECIPE, weights=torch.ones(64))
-    stage = _Stage(trainer, "main", model.loss, model.parameters(), data, RECIPE, None)
-    assert torch.equal(stage._draw(torch.arange(64)).sort().values, torch.arange(64))
+    recipe = replace(RECIPE, batch_size=16)
+    epochs = [torch.cat(b) for b in rows_seen(model, data, recipe, weights=torch.ones(64))]
+    assert all(torch.equal(rows.sort().values, torch.arange(64)) for rows in epochs)
+    assert not torch.equal(epochs[0], epochs[1])
+    assert not torch.equal(epochs[0], torch.arange(64))
 
 
 @pytest.mark.parametrize(
@@ -161,16 +185,47 @@ def test_unit_weights_are_a_plain_shuffle(model):
 )
 def test_batches_have_one_size_and_lose_few_rows(model, n, size):
     data = blobs(n)
-    recipe = replace(RECIPE, batch_size=size)
-    stage = _Stage(
-        Trainer(model, recipe), "main", model.loss, model.parameters(), data, recipe, None
-    )
-    batches = stage._batches(torch.arange(n))
-    assert len({len(b) for b in batches}) == 1
-    assert len(batches[0]) <= size
-    assert sum(map(len, batches)) >= 0.95 * n
-    rows = torch.cat(batches)
-    assert len(rows.unique()) == len(rows)
+    missed = []
+    for batches in rows_seen(model, data, replace(RECIPE, epochs=2, batch_size=size)):
+        assert len({len(b) for b in batches}) == 1
+        assert len(batches[0]) <= size
+        rows = torch.cat(batches)
+        assert len(rows) >= 0.95 * n
+        assert len(rows.unique()) == len(rows)
+        missed.append(set(range(n)) - set(rows.tolist()))
+    assert missed[0] != missed[1] or not missed[0]  # other rows sit out each time
+
+
+def test_a_stage_over_some_rows_keeps_their_numbers(model):
+    data, rows = blobs(100), torch.arange(60, 100)
+    seen = []
+
+    def loss(batch, step):
+        seen.append(batch.index)
+        return model.loss(batch, step)
+
+    recipe = replace(RECIPE, epochs=1, batch_size=10)
+    Trainer(model, recipe).train("main", loss, model.parameters(), data, rows=rows)
+    assert torch.equal(torch.cat(seen).sort().values, rows)
+
+
+def test_a_function_is_asked_for_the_rows_of_every_epoch(model):
+    data = blobs(100)
+    asked = []
+
+    def rows():
+        asked.append(len(asked))
+        return torch.arange(20) + 20 * asked[-1]
+
+    seen = []
+
+    def loss(batch, step):
+        seen.append(batch.index)
+        return model.loss(batch, step)
+
+    recipe = replace(RECIPE, epochs=3, batch_size=20)
+    Trainer(model, recipe).train("main", loss, model.parameters(), data, rows=rows)
+    assert [int(index.min()) for index in seen] == [0, 20, 40]
 
 
 def test_keeps_the_best_by_noisy_validation_and_stops_early(model):
@@ -197,15 +252,17 @@ def test_average_of_weights(model):
         seen.append(model.layer.weight.detach().clone())
         return model.loss(batch, step)
 
-    trainer = Trainer(model, replace(RECIPE, epochs=1, ema=0.5))
+    with torch.random.fork_rng():
+        twin = Linear(data)
+    recipe = replace(RECIPE, epochs=1)
+    train(twin, data, recipe)  # its weights are what averaging ends with
+    trainer = Trainer(model, replace(recipe, ema=0.8))
     trainer.train("main", loss, model.parameters(), data)
     average = seen[0]
-    for weight in seen[1:]:
-        average = average.lerp(weight, 0.5)
-    # one more step was taken after the last weight that the loss saw
-    final = model.layer.weight
-    assert not torch.allclose(final, seen[-1])
-    assert (final - average).abs().max() < 0.2
+    for weight in (*seen[1:], twin.layer.weight.detach()):
+        average = 0.8 * average + 0.2 * weight
+    assert torch.allclose(model.layer.weight, average, atol=1e-6)
+    assert not torch.allclose(twin.layer.weight, average, atol=1e-3)
 
 
 def test_divergence_names_the_place_and_keeps_the_last_epoch(model):
@@ -329,6 +386,22 @@ def test_default_recipes_fit_the_kind_of_data():
     assert default_recipe((3, 32, 32), 50_000, epochs=7).epochs == 7
 
 
+def test_a_tenth_is_held_out_from_a_thousand_rows_on():
+    for unsaid in ({}, {"val": None}, {"val": "auto"}):
+        assert default_recipe((20,), 1000, **unsaid).val == 0.1
+        assert default_recipe((3, 32, 32), 50_000, **unsaid).val == 0.1
+        assert default_recipe((20,), 999, **unsaid).val == 0.0
+        assert default_recipe((20,), 1000, **unsaid).keep == "best"
+        assert default_recipe((20,), 999, **unsaid).keep == "last"
+    assert default_recipe((20,), 999, val=0.3).val == 0.3
+    for asked in ({"keep": "best"}, {"keep": "best_nll"}, {"patience": 3}):  # of what, else?
+        assert default_recipe((20,), 100, **asked).val == 0.1
+        assert default_recipe((20,), 100, val=0.0, **asked).val == 0.0
+    assert default_recipe((20,), 100, keep="last", patience=0).val == 0.0
+    with pytest.raises(BadInput, match="val must be a number"):
+        default_recipe((20,), 1000, val="some")
+
+
 def test_a_hundred_held_out_labels_choose_the_epoch():
     assert default_recipe((20,), 1000, val=0.1).keep == "best"
     assert default_recipe((20,), 990, val=0.1).keep == "last"
@@ -356,14 +429,47 @@ def test_a_hundred_held_out_labels_choose_the_epoch():
         {"lr": None},
         {"seed": 1.5},
         {"graph": 1},
+        {"precision": "float16"},
+        {"keep": None},
+        {"optimizer": ["sgd"]},
     ],
 )
 def test_bad_recipes_are_refused(wrong):
     with pytest.raises(BadInput):
         Recipe(**wrong)
-    if wrong != {"lr": None}:  # None: the default
+    if None not in wrong.values():  # None: the default
         with pytest.raises(BadInput):
             default_recipe((3, 32, 32), 100, **wrong)
+
+
+def test_a_wrong_word_is_answered_with_the_known_ones():
+    for name, words in choices(Recipe).items():
+        for word in words:
+            assert getattr(Recipe(**{name: word}), name) == word
+        with pytest.raises(BadInput, match=f"unknown {name} 'x'; known: {', '.join(words)}"):
+            Recipe(**{name: "x"})
+    assert set(choices(Recipe)) == {"optimizer", "precision", "keep"}
+
+
+def test_a_refit_carries_every_field_of_the_recipe():
+    """A new field of Recipe that Classifier does not take would be lost in an audit's folds."""
+    named = {"seed": "random_state", "noise_seed": None}  # None: the noise is made before the fit
+    params = set(inspect.signature(Classifier).parameters)
+    for field in fields(Recipe):
+        name = named.get(field.name, field.name)
+        assert name is None or name in params, field.name
+        assert (field.name in REFIT_FIELDS) == (field.name not in named)
+
+
+def test_the_best_epoch_is_the_first_of_equals():
+    records = [
+        {"epoch": 1, "val_accuracy": 0.5, "val_nll": 0.9},
+        {"epoch": 2, "val_accuracy": 0.8, "val_nll": 0.7},
+        {"epoch": 3, "val_accuracy": 0.8, "val_nll": 0.6},
+        {"epoch": 4, "val_accuracy": 0.7, "val_nll": 0.6},
+    ]
+    assert best_epoch(records)["epoch"] == 2
+    assert best_epoch(records, "nll")["epoch"] == 3
 
 
 def test_compiled_networks_are_for_training_alone(monkeypatch):
@@ -381,7 +487,7 @@ def test_compiled_networks_are_for_training_alone(monkeypatch):
     states = []
     for compile in (False, True):
         monkeypatch.setattr(torch, "compile", compiled)
-        monkeypatch.setattr("ytilde.engine._why_not_compile", lambda device: "")
+        monkeypatch.setattr("ytilde.engine.graph.why_not_compile", lambda device: "")
         method = create("ce")
         fit_method(method, blobs(), replace(recipe, compile=compile), backbone="mlp")
         states.append(method.state_dict())
@@ -396,9 +502,9 @@ def test_without_a_compiler_training_goes_on_and_says_so(monkeypatch):
         raise RuntimeError("no C++ compiler\nmore of it")
 
     monkeypatch.setattr(torch, "compile", missing)
-    _why_not_compile.cache_clear()
+    why_not_compile.cache_clear()
     trainer = fit_method(create("ce"), blobs(), replace(RECIPE, compile=True), backbone="mlp")
-    _why_not_compile.cache_clear()
+    why_not_compile.cache_clear()
     assert len(trainer.history) == RECIPE.epochs
     expected = "the networks run as they are: torch.compile does not work here (no C++ compiler)"
     assert trainer.notes == [expected]
@@ -407,7 +513,7 @@ def test_without_a_compiler_training_goes_on_and_says_so(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ce", "co_teaching", "causal_nl"])
 def test_compiled_training_equals_plain_training(name):
-    if reason := _why_not_compile(torch.device("cpu")):
+    if reason := why_not_compile(torch.device("cpu")):
         pytest.skip(reason)
     states = []
     for compile in (False, True):

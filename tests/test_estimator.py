@@ -18,6 +18,7 @@ from torch import nn
 from ytilde import BadInput, Classifier, Data, checkpoint, create, readers
 from ytilde.backbones import create_backbone
 from ytilde.encoder import Encoder
+from ytilde.method import fit_method
 
 # Weighted rows are drawn more often (docs/decisions/0003), so weighting and repeating agree in
 # expectation and not bit for bit.
@@ -230,7 +231,7 @@ def test_text_columns_of_a_frame_are_categories(tmp_path):
     again = Classifier.load(tmp_path / "model")
     assert (again.predict_proba(new) == clf.predict_proba(new)).all()
     found = clf.audit(X, y, folds=2)
-    assert found.context["rows"] is X and not found.at_chance
+    assert found.context.rows is X and not found.at_chance
     with pytest.warns(UserWarning, match="'purple'"):
         clf.predict(new.assign(colour="purple"))
     with pytest.raises(BadInput, match="no feature column 'colour'"):
@@ -264,7 +265,7 @@ def test_an_audit_of_the_same_trains_nothing_again(digits, tmp_path):
         keep, fits = tmp_path / f"{method}.safetensors", []
         ask = {"folds": 2, "keep": keep, "on_record": fits.append}
         first = clf.audit_data(data, **ask)
-        assert first.context["method"] == method
+        assert first.context.method == method
         trained = len(fits)
         again = clf.audit_data(data, **ask)
         assert len(fits) == trained > 0 and again.issues.equals(first.issues)
@@ -277,6 +278,31 @@ def test_an_audit_of_the_same_trains_nothing_again(digits, tmp_path):
         assert len(fits) == trained * 3 + 6
         keep.write_bytes(b"damaged")
         assert clf.audit_data(data, **ask).issues.equals(first.issues)
+
+
+def test_the_folds_of_an_audit_are_trained_by_the_whole_recipe(tmp_path, monkeypatch):
+    """Workers, graph, compile and the streams' seeds were lost, and the folds had other seeds."""
+    x, y = make_blobs(60, centers=2, random_state=0)
+    data = Data(torch.from_numpy(x).float(), torch.from_numpy(y), 2)
+    own = {"epochs": 2, "val": 0.2, "keep": "best", "workers": 0, "graph": False, "clip": 1.0}
+    own |= {"split_seed": 2, "init_seed": 3, "order_seed": 4, "balance": True, "device": "cpu"}
+    used = []
+
+    def fit(method, data, recipe, **options):
+        used.append(recipe)
+        return fit_method(method, data, recipe, **options)
+
+    monkeypatch.setattr("ytilde.estimator.fit_method", fit)
+    clf = Classifier("ce", "mlp:width=8", random_state=5, **own)
+    clf.fit_data(data)
+    assert all(getattr(used[0], name) == value for name, value in own.items())
+    first = clf.audit_data(data, folds=2, keep=tmp_path / "kept")
+    clf.save(tmp_path / "model")
+    second = Classifier.load(tmp_path / "model").audit_data(data, folds=2)
+    assert used == [used[0]] * 5
+    assert second.issues.equals(first.issues)
+    clf.set_params(init_seed=8).audit_data(data, folds=2, keep=tmp_path / "kept")
+    assert used[5:] == [replace(used[0], init_seed=8)] * 2  # what others said does not serve
 
 
 def test_an_audit_is_made_again_where_a_file_that_it_starts_from_has_changed(tmp_path):

@@ -143,7 +143,7 @@ def test_what_cannot_be_written_into_is_refused(tmp_path):
 
 
 def test_only_the_leader_of_a_team_writes(tmp_path, monkeypatch):
-    from ytilde import parallel
+    from ytilde.engine import parallel
 
     monkeypatch.setattr(parallel, "_TEAM", parallel.Team(rank=1, size=2))
     files.write_text(tmp_path / "a", "x")

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from test_cli import ytilde
-from ytilde import bench_tables, checkpoint, readers
+from ytilde import checkpoint, readers
+from ytilde.bench import tables as bench_tables
 from ytilde.data import BadInput
 from ytilde.method import list_methods
 from ytilde.testing import blobs

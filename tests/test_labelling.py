@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 
 from ytilde import audit
+from ytilde.auditing import ReportContext
 
 NAMES = ("<b>cat</b>", 'd"og', "قطة", "👩‍🚀")
 
@@ -23,8 +25,7 @@ def found(**context):
     logits = rng.normal(size=(300, 4)) + 5 * np.eye(4)[clean]
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     result = audit(p, y, names=NAMES)
-    result.context.update(context)
-    return result
+    return replace(result, context=ReportContext(**context))
 
 
 def images(side):
@@ -40,7 +41,7 @@ def pixels(address):
 
 def flagged(result):
     issues = result.issues[result.issues.is_label_issue]
-    return issues.sort_values(["p_wrong", "index"], ascending=[False, True])
+    return issues.sort_values(["label_quality", "index"])
 
 
 @pytest.mark.parametrize("side", [12, 200])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ytilde.data import BadInput, Batch, Data, Step
+from ytilde.data import BadInput, Batch, Data, StepInfo
 from ytilde.losses import symmetric_beta
 from ytilde.method import create, fit_method, make_spec
 from ytilde.methods.elr import Memory
@@ -45,7 +45,7 @@ def step(progress=0.0, epochs=100, augment=None, seed=0):
         return (x, *y) if y else x
 
     epoch = torch.tensor(progress * epochs)
-    return Step(epoch, epochs, seeded(seed), augment or same)
+    return StepInfo(epoch, epochs, seeded(seed), augment or same)
 
 
 def batch(shape=(), rows=B, ignored=True):
@@ -435,6 +435,35 @@ def test_sop_plus_holds_the_first_view_fixed_in_the_consistency():
     plain = built("sop").loss(data._replace(x=x), step())
     one, other = (torch.autograd.grad(value, x, retain_graph=True)[0] for value in (loss, plain))
     assert torch.allclose(one, other)
+
+
+def images(rows=40):
+    x = torch.rand(rows, 3, 16, 16, generator=seeded(5))
+    return Data(x, torch.arange(rows) % K, K)
+
+
+@pytest.mark.parametrize("second_view", ["strong", "autoaugment+crop+flip+cutout4"])
+def test_sop_plus_takes_a_second_view_of_its_own(second_view):
+    data, views = images(), []
+    method = create("sop_plus", second_view=second_view)
+    method.build(make_spec(data, "lenet5", RECIPE))
+    method.net.register_forward_pre_hook(lambda net, inputs: views.append(inputs[0]))
+    method.loss(Batch(data.x, data.y, torch.arange(len(data))), step(seed=1))
+    first, second = views[0].chunk(2)
+    assert torch.equal(first, data.x)  # the recipe's view: here as it is
+    assert torch.equal(second, method.second_augment()(data.x, generator=seeded(1)))
+    assert (second != first).flatten(1).any(1).float().mean() > 0.8
+
+
+def test_sop_plus_jitters_features_by_their_spread():
+    spread = torch.tensor([1.0, 10.0, 100.0])
+    x = spread * torch.randn(400, D, generator=seeded(1))
+    method = create("sop_plus", second_view="strong")
+    method.build(make_spec(Data(x, torch.arange(400) % K, K), BACKBONE, RECIPE))
+    moved = method.views(x, step())[1] - x
+    assert (moved.std(0) / (0.6 * spread) - 1).abs().max() < 0.15
+    with pytest.raises(BadInput, match="does not work on features"):
+        fitted(lambda: create("sop_plus", second_view="autoaugment"), blobs())
 
 
 # ---- shared --------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from scipy import stats
 import ytilde
 from ytilde import losses
 from ytilde.data import BadInput
+from ytilde.mixing import low_frequency_noise
 
 K = 5
 
@@ -335,10 +336,62 @@ def test_mixup():
         np.testing.assert_allclose(mixed[i], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(3, 16, 12), (1, 9, 9), (24,)])
+@pytest.mark.parametrize("each", [False, True])
+def test_fmix(shape, each):
+    """Each value is the row's own or its partner's; the share of its own is lam."""
+    n = 40
+    x = torch.arange(1.0, n + 1).view(n, *[1] * len(shape)).expand(n, *shape)
+    y = torch.arange(n)
+    mixed, first, second, lam = losses.fmix(x, y, each=each, generator=generator(3))
+    assert first is y and sorted(second.tolist()) == list(range(n))
+    assert lam.shape == ((n,) if each else ())
+    masks = []
+    for i in range(n):
+        if second[i] != i:
+            mask = mixed[i] == x[i]
+            assert torch.equal(mixed[i][~mask], x[second[i]][~mask])
+            assert math.isclose(mask.float().mean(), float(lam[i] if each else lam), abs_tol=1e-6)
+            assert len(shape) == 1 or torch.equal(mask, mask[:1].expand_as(mask))
+            masks.append(mask)
+    alike = all(torch.equal(mask, masks[0]) for mask in masks)
+    assert alike != each
+    again = losses.fmix(x, y, each=each, generator=generator(3))
+    assert torch.equal(again[0], mixed) and torch.equal(again[3], lam)
+    assert not torch.equal(losses.fmix(x, y, each=each, generator=generator(4))[0], mixed)
+    soft = torch.eye(n)
+    assert torch.equal(losses.fmix(x, soft, each=each, generator=generator(3))[2], soft[second])
+
+
+def test_fmix_of_alpha():
+    x, y = torch.zeros(4000, 40), torch.zeros(4000, dtype=torch.int64)
+    lam = losses.fmix(x, y, 0.5, each=True, generator=generator())[3]
+    spread = stats.beta(0.5, 0.5).var()
+    assert abs(lam.mean() - 0.5) < 0.03 and abs(lam.var() - spread) < 0.1 * spread
+    with pytest.raises(BadInput, match="alpha must be positive"):
+        losses.fmix(x, y, 0.0, generator=generator())
+    with pytest.raises(BadInput, match="not labels of pixels"):
+        losses.fmix(torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4), generator=generator())
+
+
+@pytest.mark.parametrize("decay", [1.0, 3.0])
+def test_fmix_masks_have_low_frequencies(decay):
+    """Amplitudes fall as 1 / f^decay, so a mask is a few blobs and not single pixels."""
+    noise = low_frequency_noise(400, 32, 32, decay, generator=generator())
+    amplitude = torch.fft.fft2(noise.double()).abs().pow(2).mean(0).sqrt()
+    f = torch.fft.fftfreq(32).double()
+    radius = (f[:, None] ** 2 + f**2).sqrt()
+    clear = (radius > 0) & (f != 0) & (f != -0.5)  # half of the plane is there once, not twice
+    slope = np.polyfit(radius[clear].log(), amplitude[clear].log(), 1)[0]
+    assert abs(slope + decay) < 0.05
+
+
 def test_no_global_random_state_is_touched():
     logits, y = example()
     before = torch.get_rng_state()
     losses.mixup(logits, y, generator=generator())
+    losses.fmix(logits, y, generator=generator())
+    losses.fmix(logits[..., None, None], y, generator=generator())
     losses.peer_loss(logits, y, generator=generator())
     losses.noise_against_noise(logits, y, generator=generator())
     assert torch.equal(before, torch.get_rng_state())

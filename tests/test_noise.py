@@ -481,7 +481,7 @@ def test_parse():
         ("instance:1.4", r"\[0, 1\]"),
         ("instance:nan", r"\[0, 1\]"),
         ("instance:0.4,feature=raw255", "did you mean features"),
-        ("instance:0.4,raw255", "name=value"),
+        ("instance:0.4,raw255", "option=value"),
         ("instance:0.4,rate=0.3", "twice"),
         ("symmetric:0.4,inclusive=maybe", "true, false"),
         ("pair:0.4,inclusive=true", "unknown option of pair noise"),

@@ -11,7 +11,7 @@ from ytilde import create
 from ytilde.data import BadInput, Data
 from ytilde.engine import Recipe
 from ytilde.method import fit_method
-from ytilde.pictures import plot_images
+from ytilde.plotting import plot_images
 
 ROOT = Path(__file__).parents[1]
 

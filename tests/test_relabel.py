@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ytilde import cli
+from ytilde.auditing.relabel import relabel
 from ytilde.checkpoint import write_csv
 from ytilde.data import BadInput
-from ytilde.relabel import relabel
 
 TEXT = 'id,a,note,label\n007,1.50,"x, ""y""",+\n008,,NA,=f(1)\n009,3e2,"two\nlines",+\n'
 

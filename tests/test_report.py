@@ -5,8 +5,10 @@ import hashlib
 import io
 import math
 import os
+import tomllib
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,8 +19,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from browser import start
-from ytilde import auditing, report
-from ytilde.auditing import Audit, Estimate, audit
+from ytilde import auditing
+from ytilde.auditing import Audit, Estimate, audit, report
+from ytilde.auditing.pages import percent
+from ytilde.auditing.report import cards, charts, tables
 from ytilde.metrics import reliability
 
 HOSTILE = (
@@ -203,13 +207,13 @@ def test_no_kind_of_mistake_fills_the_gallery():
     issues = pd.DataFrame({
         "index": np.arange(400), "given_label": ["a"] * 300 + ["b"] * 95 + ["c"] * 5,
         "predicted_label": "d", "is_label_issue": True, "p_wrong": np.linspace(1, 0.6, 400),
-        "ambiguity": 0.0,
+        "label_quality": np.linspace(0, 0.4, 400), "ambiguity": 0.0,
     })  # fmt: skip
-    worst, unclear = report._choose(issues, 30)
+    worst, unclear = cards.choose(issues, 30)
     assert worst.given_label.value_counts().to_dict() == {"a": 20, "b": 10}
     assert worst.p_wrong.is_monotonic_decreasing
     assert len(unclear) == 0
-    only = report._choose(issues[issues.given_label == "c"], 30)[0]
+    only = cards.choose(issues[issues.given_label == "c"], 30)[0]
     assert len(only) == 5
 
 
@@ -252,7 +256,7 @@ def test_sixty_thousand_images_stay_below_three_megabytes(tmp_path, examples):
     assert images.read == 1.4 * examples  # only what is shown is read
     assert len(page.all("img")) == 1.4 * examples
     assert not page.all("table", "heat")  # 10,000 cells cannot be read: the largest pairs instead
-    assert len(page.all("tr")) <= 2 + report.PAIRS + 100
+    assert len(page.all("tr")) <= 2 + tables.PAIRS + 100
 
 
 def test_tables_show_their_values(tmp_path):
@@ -279,7 +283,7 @@ def test_curves(tmp_path):
 
 @pytest.mark.parametrize("values", [(0.795, 0.81), (0.99, 1.0), (0.0, 0.01), (0.3, 0.9)])
 def test_a_row_more_or_less_is_no_leap_of_the_accuracy(values):
-    (chart,) = report._curves([{"epoch": e, "val_accuracy": v} for e, v in enumerate(values)])
+    (chart,) = charts.curves([{"epoch": e, "val_accuracy": v} for e, v in enumerate(values)])
     places, texts = zip(*chart["yticks"], strict=True)
     shown = [float(text.removesuffix(" %")) / 100 for text in texts]
     assert min(shown) >= 0 and max(shown) <= 1
@@ -362,10 +366,23 @@ def test_audit_writes_it(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
+def test_templates_and_tables_go_into_the_wheel():
+    root = Path(__file__).parents[1]
+    data = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    told = {
+        path
+        for package, patterns in data["package-data"].items()
+        for pattern in patterns
+        for path in (root / "src" / package.replace(".", "/")).glob(pattern)
+    }
+    files = (path for path in (root / "src" / "ytilde").rglob("*") if path.is_file())
+    assert not [path for path in files if path.suffix not in (".py", ".pyc") and path not in told]
+
+
 @settings(deadline=None)
 @given(low=st.floats(-1e6, 1e6), width=st.floats(1e-4, 1e6))
 def test_ticks_are_few_and_inside(low, width):
-    axis = report._Axis(low, low + width, 0, 100)
+    axis = charts.Axis(low, low + width, 0, 100)
     ticks = axis.ticks()
     assert 1 <= len(ticks) <= 8
     assert all(-1 <= place <= 101 for place, _ in ticks)
@@ -373,7 +390,7 @@ def test_ticks_are_few_and_inside(low, width):
 
 def test_percent():
     told = {0.5: "50 %", 0.12345: "12.3 %", 1: "100 %", 0.99999: "> 99.9 %", 1e-6: "< 0.1 %"}
-    assert {share: report._percent(share) for share in told} == told
+    assert {share: percent(share) for share in told} == told
 
 
 # --- in a browser ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import random
 import re
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -24,7 +25,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from browser import start
-from ytilde import BadInput, audit, cli, readers, review
+from ytilde import BadInput, audit, cli, readers
+from ytilde.auditing import review
+from ytilde.auditing.pages import text_of
+from ytilde.auditing.review.log import SCHEMA
 from ytilde.engine import Recipe
 
 HOSTILE = (
@@ -70,25 +74,31 @@ def make_run(folder, suspects, names=HOSTILE, kind="images"):
 
 def session(run):
     found = readers.read(json.loads((run / "config.json").read_text())["source"])
-    return review.Review(run, found.data, paths=found.paths, columns=found.schema.columns)
+    shown = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
+    return review.Review(run, found.data, columns=found.schema.columns, **shown)
 
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["ytilde.review"])  # torch is imported once
+PROCESSES.set_forkserver_preload(["ytilde.auditing.review"])  # torch is imported once
 
 
-def serve(run, pipe):
-    review.serve(session(run), 0, pipe.send)
+def serve(run, pipe, largest=None):
+    view = session(run)
+    if largest is not None:  # bytes of a file, as if the disk were full then
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
+    review.serve(view, 0, pipe.send)
 
 
 class Server:
     """A review in a process of its own."""
 
-    def __init__(self, run):
+    def __init__(self, run, **options):
         pytest.importorskip("starlette", reason='pip install "ytilde[app]"')
         pytest.importorskip("uvicorn", reason='pip install "ytilde[app]"')
         pipe, theirs = PROCESSES.Pipe()
-        self.process = PROCESSES.Process(target=serve, args=(run, theirs), daemon=True)
+        self.process = PROCESSES.Process(
+            target=serve, args=(run, theirs), kwargs=options, daemon=True
+        )
         self.process.start()
         self.url = pipe.recv()
         self.port, self.token = self.url.split(":")[2].strip("/").split("/")
@@ -229,6 +239,149 @@ def test_log_is_a_list_with_undo(steps):
             assert found == expected
 
 
+def decided(path, number=40):
+    """A log of decisions on 23 rows, some taken back."""
+    log = review.Log(path)
+    for k in range(number):
+        held = log.current().get(k % 23)
+        action = ("accept", "keep", "choose", "skip")[k % 4]
+        log.decide(f"request {k}", "ab"[k % 2], k % 23, action, k % 5, held.id if held else 0)
+        if k % 7 == 6:
+            log.undo(f"undo {k}", "b")
+    return {row: (d.action, d.label) for row, d in log.current().items()}
+
+
+def without_digests(path, lines):
+    """A log as ytilde 0.1 wrote it."""
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(SCHEMA)
+        db.executemany(
+            "INSERT INTO decisions (request, tab, row, action, label) VALUES (?,?,?,?,?)", lines
+        )
+        db.commit()
+
+
+def test_a_damaged_log_is_refused_in_one_sentence_or_still_right(tmp_path):
+    """Of 600 changed bytes 25 gave tracebacks, and 4 other labels without a word."""
+    expected = decided(tmp_path / "log")
+    content, chance = (tmp_path / "log").read_bytes(), random.Random(0)
+    said = []
+    for number in range(400):
+        place = chance.randrange(len(content) if number % 2 else 200)
+        damaged = bytearray(content)
+        damaged[place] ^= chance.randrange(1, 256)
+        path = tmp_path / f"{number}"
+        path.write_bytes(damaged)
+        try:
+            held = review.Log(path).current()
+        except BadInput as error:
+            said.append(str(error))
+        else:
+            assert {row: (d.action, d.label) for row, d in held.items()} == expected, place
+    assert len(said) > 50
+    assert all(text.startswith(str(tmp_path)) and len(text) < 600 for text in said)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE decisions SET label = 4 WHERE id = 9",
+        "UPDATE decisions SET row = 22 WHERE id = 9",
+        "UPDATE decisions SET digest = NULL WHERE id = 9",
+        "DELETE FROM decisions WHERE id = 9",
+        "DELETE FROM decisions WHERE id = (SELECT MAX(id) FROM decisions)",
+        "DELETE FROM decisions",
+        "DROP TABLE decisions",
+        "CREATE TRIGGER t AFTER INSERT ON decisions BEGIN DELETE FROM decisions; END",
+    ],
+)
+def test_a_decision_cannot_change_or_vanish_unseen(tmp_path, harm):
+    decided(tmp_path / "log")
+    with contextlib.closing(sqlite3.connect(tmp_path / "log")) as db:
+        db.execute(harm)
+        db.commit()
+    with pytest.raises(BadInput, match=r"log is damaged .* put a copy of it back"):
+        review.Log(tmp_path / "log")
+
+
+@pytest.mark.parametrize("left", [0, 1, 100, 5000])
+def test_an_export_of_a_log_that_was_cut_says_so(tmp_path, monkeypatch, capsys, left):
+    """An empty file exported "0 changed"."""
+    run = make_run(tmp_path / "run", 10, kind="table")
+    view = session(run)
+    for number, issue in enumerate(view.issues):
+        view.log.decide(f"{number}", "a", issue["index"], "accept", issue["predicted"], 0)
+    content = (run / review.LOG).read_bytes()
+    (run / review.LOG).write_bytes(content[:left])
+    out = tmp_path / "labels.csv"
+    monkeypatch.setattr(sys, "argv", ["ytilde", "review", str(run), "--export", str(out)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2 and not out.exists()
+    assert "review.sqlite is damaged" in capsys.readouterr().err
+
+
+def test_a_log_without_digests_still_opens_and_gets_them(tmp_path):
+    path = tmp_path / "log"
+    without_digests(path, [(f"r{k}", "a", k % 7, "keep", k) for k in range(20)])
+    log = review.Log(path)
+    assert {d.row: d.label for d in log.current().values()} == {k % 7: k for k in range(20)}
+    assert log.undo("back", "a") == 19 % 7
+    assert review.Log(path).current()[19 % 7].label == 12
+    assert [file.name for file in tmp_path.iterdir()] == ["log"]  # nothing of it is elsewhere
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE decisions SET label = 3 WHERE id = 2")
+        db.commit()
+    with pytest.raises(BadInput, match="decision 2 is not as it was written"):
+        review.Log(path)
+
+
+def test_a_decision_is_fast_after_50_000(tmp_path):
+    """It took 455 ms, and grew with the log."""
+    run = make_run(tmp_path / "run", 2000)
+    rows = [issue["index"] for issue in session(run).issues]
+    (run / review.LOG).unlink()
+    without_digests(run / review.LOG, [(f"r{k}", "t", rows[k % 1900], "keep", 1)
+                                       for k in range(50_000)])  # fmt: skip
+    view, seconds = session(run), []
+    item = view.next("t")["item"]
+    for number in range(40):
+        began = time.perf_counter()
+        answer = view.decide({"request": f"new {number}", "tab": "t", "kind": "open",
+                              "row": item["row"], "seen": 0, "action": "accept"})  # fmt: skip
+        seconds.append(time.perf_counter() - began)
+        item = answer["item"]
+    assert answer["progress"]["accept"] == 40 and answer["progress"]["open"] == 60
+    assert sorted(seconds)[20] < 0.05
+
+
+def test_on_a_full_disk_the_page_is_told_and_nothing_is_lost(tmp_path):
+    run = make_run(tmp_path / "run", 60)
+    session(run)
+    server = Server(run, largest=(run / review.LOG).stat().st_size)
+    done = 0
+    try:
+        item = server.ask("next", tab="t", kind="open")["item"]
+        for number in range(60):
+            body = {"request": f"{number}", "tab": "t", "kind": "open", "row": item["row"],
+                    "seen": 0, "action": "choose", "label": 1}  # fmt: skip
+            status, _, content = server.send("POST", f"/{server.token}/decide", body)
+            if status != 200:
+                break
+            done, item = done + 1, json.loads(content)["item"]
+        assert status == 507
+        told = json.loads(content)["error"]
+        assert told.startswith("This decision is not saved:") and "Make room" in told
+        assert server.ask("next", tab="t", kind="open")["item"]["row"] == item["row"]
+    finally:
+        server.kill()
+    view = session(run)
+    assert len(view.log.current()) == done
+    view.log.decide("later", "t", item["row"], "keep", 1, 0)
+    assert len(session(run).log.current()) == done + 1
+
+
 def test_a_folder_that_cannot_be_written_to_is_refused_before_the_review(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(BadInput, match="no folder that can be written to"):
@@ -259,6 +412,8 @@ def test_items_come_worst_first_and_skipped_ones_again(tmp_path):
     view = session(make_run(tmp_path / "run", 5))
     worst = [issue["p_wrong"] for issue in view.issues]
     assert worst == sorted(worst, reverse=True)
+    told = json.loads((view.run / "audit.json").read_text())["issues"]
+    assert [issue["index"] for issue in view.issues] == [row["index"] for row in told]
     shown = []
     for number in range(5):
         item = view.next("a")["item"]
@@ -309,7 +464,8 @@ def test_rows_of_a_table_have_their_columns(tmp_path):
     view = session(make_run(tmp_path / "run", 10, kind="table"))
     item = view.at(2)["item"]
     colour = ["red", "<b>blue</b>"][item["row"] % 2]
-    assert item["values"] == [("weight", f"{item['row'] / 4:.4g}"), ("colour", colour)]
+    assert item["values"] == [("weight", str(item["row"] / 4)), ("colour", colour)]  # as written
+    assert item["id"] == ""
 
 
 def test_what_cannot_be_reviewed_says_so(tmp_path, monkeypatch):
@@ -399,10 +555,15 @@ def test_nonsense_is_refused_and_not_written(server, run, change):
     body = {"request": "z", "tab": "t", "kind": "open", "row": row, "seen": 0, "action": "keep"}
     status, _, content = server.send("POST", f"/{server.token}/decide", body | change)
     assert status == 400 and json.loads(content)["error"]
-    for junk in (b"", b"[]", b"\xff", b"nul", b'{"row": 1e999}'):
+    deep = (b"[" * 4000, b'{"a":' * 800, b'{"row": ' + b"[" * 2000 + b"]" * 2000 + b"}")
+    plain = (b"", b"[]", b"\xff", b"nul", b'{"row": 1e999}', b'{"row": 1%s}' % (b"0" * 4000))
+    for junk in plain + deep:
         assert server.send("POST", f"/{server.token}/decide", junk)[0] == 400
     assert server.send("POST", f"/{server.token}/unheard", {})[0] == 400
     assert server.send("GET", f"/{server.token}/picture/{row + 1}")[0] == 404  # not a suspect
+    assert server.send("GET", f"/{server.token}/picture/x")[0] == 404
+    for digits in (17, 5000):
+        assert server.send("GET", f"/{server.token}/picture/{'9' * digits}")[0] == 400
     assert lines(run) == before
 
 
@@ -438,7 +599,7 @@ def test_in_a_browser_with_the_keyboard(tmp_path, browser):
         browser.open(server.url)
         browser.until("document.getElementById('picture').naturalWidth === 8")
         assert browser.eval("document.getElementById('given').textContent").startswith(
-            review._text(view.names[view.issues[0]["given"]])
+            text_of(view.names[view.issues[0]["given"]])
         )
         press(browser, "a")
         press(browser, "k")
@@ -501,7 +662,7 @@ def test_in_a_browser_hostile_names_are_text(run, server, browser):
     shown = browser.eval(
         "[...document.querySelectorAll('#classes button')].map(b => b.textContent)"
     )
-    assert shown == [review._text(name) for name in session(run).names]
+    assert shown == [text_of(name) for name in session(run).names]
     assert "\u202e" not in "".join(shown)
     assert browser.eval("document.title").startswith("Review: ")
     assert browser.eval("document.scripts.length") == 1
@@ -539,3 +700,23 @@ def test_in_a_browser_a_stopped_server_is_told(tmp_path, browser):
     browser.until("document.getElementById('notice').textContent.includes('not saved yet')")
     assert "2 of 4" in browser.eval(PLACE)  # it waits instead of going on
     assert len(session(run).log.current()) == 1
+
+
+def test_in_a_browser_a_full_disk_is_told(tmp_path, browser):
+    run = make_run(tmp_path / "run", 60)
+    session(run)
+    server = Server(run, largest=(run / review.LOG).stat().st_size)
+    notice = "document.getElementById('notice').textContent"
+    try:
+        browser.open(server.url)
+        browser.until(PLACE)
+        for _ in range(60):
+            before = browser.eval(PLACE)
+            browser.press("a")
+            browser.until(f"{notice} || {PLACE} !== {json.dumps(before)}")
+            if browser.eval(notice):
+                break
+        assert browser.eval(notice).startswith("This decision is not saved:")
+        assert browser.eval(PLACE) == before  # the item waits
+    finally:
+        server.kill()

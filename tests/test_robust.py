@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 
 from test_cli import FAST, refused, wait_for, ytilde
-from ytilde import Classifier, checkpoint, files, images, readers
-from ytilde.data import BadInput, Data
+from ytilde import Classifier, checkpoint, files
+from ytilde.data import BadInput, Data, images, readers
 from ytilde.engine import Recipe, Trainer
 from ytilde.method import create, fit_method
 from ytilde.runs import Run
@@ -314,7 +314,7 @@ def test_an_unreadable_image_takes_no_part_and_is_named(pictures, tmp_path):
         "1",
     ]
     done = ytilde(*words, "--out", tmp_path / "r")
-    assert "cannot be read" in done.stdout and "19.jpg" in done.stdout
+    assert "1 unreadable file skipped: " in done.stdout and "19.jpg" in done.stdout
     assert Path((tmp_path / "r" / "unreadable.txt").read_text().strip()).name == "19.jpg"
     assert len(pd.read_csv(tmp_path / "r" / "predictions.csv")) == 20
     refused(*words, "--strict", "--out", tmp_path / "s", match="19.jpg cannot be read")
@@ -344,12 +344,13 @@ def test_an_unreadable_row_has_the_label_of_nothing(pictures):
     data = readers.read(pictures, lazy=True).data
     recipe = Recipe(batch_size=4, workers=0, device="cpu")
     trainer = Trainer(create("ce"), recipe)
-    rows = list(torch.arange(20).split(4))
-    batches = list(trainer.read_ahead(data, rows))
-    y = torch.cat([batch.y for batch in batches])
+    y = trainer.map(lambda batch: batch.y, data)
     bad = [i for i, path in enumerate(data.x.paths) if path.endswith("19.jpg")]
     assert (y == -1).nonzero().flatten().tolist() == bad
-    assert len(trainer.unreadable) == len(trainer.notes) == 1
+    (note,) = trainer.notes
+    assert note.startswith("1 unreadable file skipped: ") and note.endswith("19.jpg")
+    trainer.map(lambda batch: batch.y, data)
+    assert len(trainer.notes) == 1  # told once
     assert (data.y >= 0).all()  # the data itself is not touched
 
 

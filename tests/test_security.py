@@ -17,6 +17,7 @@ import torch
 from test_cli import FAST, refused, ytilde
 from ytilde import Classifier, audit, checkpoint, datasets, readers
 from ytilde.data import BadInput
+from ytilde.datasets.fetch import unpack
 from ytilde.testing import blobs
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +101,10 @@ def test_the_search_finds_what_it_looks_for(bad):
 def test_pages_escape_what_they_show():
     for path in SOURCES:
         assert "Environment(" not in path.read_text() or "autoescape=True" in path.read_text()
-    for path in (ROOT / "src" / "ytilde" / "templates").glob("*"):
+    kinds = (".html", ".j2", ".js", ".css")
+    pages = [path for path in (ROOT / "src" / "ytilde").rglob("*") if path.suffix in kinds]
+    assert len(pages) >= 8
+    for path in pages:
         assert not re.search(r"\|\s*safe\b|eval\(|document\.write", path.read_text()), path
 
 
@@ -144,8 +148,9 @@ def test_no_named_set_is_unpickled(make, tmp_path):
     make(tmp_path / "CIFAR-10_human.pt", Trap(trap))
     for name in (f"data_batch_{i}.bin" for i in range(1, 6)):
         (tmp_path / name).write_bytes(bytes(3073))
-    with pytest.raises(BadInput):
-        datasets.load("cifar10n-worse", tmp_path, "train")
+    with pytest.raises(BadInput, match=r"human\.pt is not a plain file of label arrays"):
+        datasets.load("cifar10n-worst", tmp_path, "train")
+    assert not trap.exists()
     make(tmp_path / "T.npy", Trap(trap))
     with pytest.raises(BadInput):
         Classifier("forward", epochs=1).set_params(
@@ -179,13 +184,13 @@ def test_archives_cannot_write_outside_their_folder(name, tmp_path):
     folder.mkdir()
     tar(folder / "x.tar", member, b"" if name == "in/link" else b"evil")
     with pytest.raises(BadInput, match="cannot be unpacked"):
-        datasets._unpack(folder / "x.tar", folder, "in")
+        unpack(folder / "x.tar", folder, "in")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["data", "x.tar"]
 
 
 def test_an_absolute_path_in_an_archive_stays_inside(tmp_path):
     tar(tmp_path / "x.tar", tarfile.TarInfo(f"{tmp_path}/evil"), b"evil")
-    datasets._unpack(tmp_path / "x.tar", tmp_path, "in")
+    unpack(tmp_path / "x.tar", tmp_path, "in")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "in"]
 
 

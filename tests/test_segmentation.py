@@ -109,7 +109,7 @@ def test_the_command_line_records_miou(tmp_path, monkeypatch):
         data = pictures(12, seed, side=16)
         np.savez(f"{name}.npz", x=data.x.numpy(), y=data.y.numpy())
     command = "fit train.npz --test test.npz --task segmentation --method het_tau --out run"
-    command += f" --backbone {NETS[1]} --epochs 2 --eval-samples 20"
+    command += f" --backbone {NETS[1]} --epochs 2 --eval-samples 20 --val 0.2"
     app(command.split(), standalone_mode=False)
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert all(0 <= line["test_miou"] <= 1 and 0 <= line["val_miou"] <= 1 for line in lines)

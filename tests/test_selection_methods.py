@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ytilde import noise
-from ytilde.data import BadInput, Batch, Data, Step
+from ytilde.data import BadInput, Batch, Data, StepInfo
 from ytilde.engine import Recipe, Trainer
 from ytilde.losses import symmetric_beta
 from ytilde.method import create, fit_method, make_spec
@@ -35,7 +35,7 @@ def batch_of(data, rows):
 
 def step_at(epoch=0, epochs=20, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return Step(torch.tensor(float(epoch)), epochs, generator, lambda x: x)
+    return StepInfo(torch.tensor(float(epoch)), epochs, generator, lambda x: x)
 
 
 def slow_nll(net, batch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from ytilde import stats
+from ytilde.bench import stats
 from ytilde.data import BadInput
 
 A = [0.91, 0.93, 0.90, 0.94, 0.95]

@@ -3,7 +3,7 @@
 import pytest
 
 from ytilde import create
-from ytilde.bench_tables import cells, choose, list_tables, load_table
+from ytilde.bench.tables import cells, choose, list_tables, load_table
 
 
 @pytest.mark.parametrize("name", list_tables())

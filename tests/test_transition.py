@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from ytilde import pictures
+from ytilde import plotting
 from ytilde import transition as tr
 from ytilde.data import BadInput
 
@@ -643,7 +643,7 @@ def texts(ax) -> list[str]:
 
 def test_heat_map_shows_names_and_values(tmp_path):
     T = torch.tensor([[0.9, 0.1], [0.0, 1.0]])
-    ax = pictures.plot_T(T, ["cat", "dog"], title="mine")
+    ax = plotting.plot_T(T, ["cat", "dog"], title="mine")
     assert texts(ax) == [".90", ".10", "0", "1.00"]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["cat", "dog"]
     ax.figure.savefig(tmp_path / "T.png")
@@ -651,17 +651,17 @@ def test_heat_map_shows_names_and_values(tmp_path):
 
 
 def test_many_classes_get_fewer_names_and_no_numbers():
-    ax = pictures.plot_T(tr.SoftmaxT(100).T())
+    ax = plotting.plot_T(tr.SoftmaxT(100).T())
     assert texts(ax) == []
     assert len(ax.get_xticks()) == 25
 
 
 def test_panels_for_instances_and_for_truth_against_estimate():
     Ts = make(3, 4)[2]
-    figure = pictures.plot_instances(Ts, list("abc"), [f"row {i}" for i in range(4)])
+    figure = plotting.plot_instances(Ts, list("abc"), [f"row {i}" for i in range(4)])
     titled = [ax.get_title() for ax in figure.axes if ax.get_title()]
     assert titled == ["row 0", "row 1", "row 2", "row 3"]
-    figure = pictures.plot_comparison(Ts[0], Ts[1])
+    figure = plotting.plot_comparison(Ts[0], Ts[1])
     titled = [ax.get_title() for ax in figure.axes if ax.get_title()]
     error = float(tr.relative_l1(Ts[1], Ts[0]))
     assert titled == ["true", f"estimated (relative L1 error {error:.3f})", "estimated − true"]
@@ -672,7 +672,7 @@ def test_pictures_do_not_import_pyplot():
     import sys
 
     code = (
-        "import sys, numpy as np; from ytilde import pictures; assert 'matplotlib' not in"
-        " sys.modules; pictures.plot_T(np.eye(3)); assert 'matplotlib.pyplot' not in sys.modules"
+        "import sys, numpy as np; from ytilde import plotting; assert 'matplotlib' not in"
+        " sys.modules; plotting.plot_T(np.eye(3)); assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,5 +1,6 @@
 """The search behind every "auto": what it costs, what it finds, that it repeats and goes on."""
 
+import json
 import math
 
 import pytest
@@ -149,3 +150,47 @@ def test_auto_method_goes_on_with_its_race(digits, tmp_path):
     again = Classifier("auto", "mlp:width=8", epochs=3)
     again.fit_data(digits, folder=tmp_path, resume=True)
     assert again.race_ == clf.race_ and (tmp_path / "methods.json").read_bytes() == known
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_damaged_race_is_run_again(tmp_path, old):
+    """A flipped digit would choose another setting; of version 0.1 there is no digest to tell."""
+    asked = []
+
+    class Trial:
+        val = ()
+
+        def __init__(self, tau):
+            self.tau = tau
+
+        def score(self, *_, **__):
+            return {"accuracy": self.tau, "nll": 1.0}
+
+    def fit(method, recipe, name):
+        asked.append(name)
+        return Trial(method.tau)
+
+    recipe = Recipe(epochs=9, val=0.2)
+    settle(create("ln", tau="auto", lam=0.5), recipe, fit, tmp_path)
+    first, path = list(asked), tmp_path / "race.json"
+    if old:
+        path.write_text(json.dumps(json.loads(path.read_text())["answers"]))
+    content = path.read_bytes()
+    chosen = set()
+    for at in range(0, len(content), 3):
+        asked.clear()
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        method = create("ln", tau="auto", lam=0.5)
+        settle(method, recipe, fit, tmp_path, resume=True)
+        chosen.add(method.tau)
+        assert old or asked in (first, [])
+    assert old or chosen == {1}
+    for text in ("", "[", "{}", "null", "[1]", "[[1, 2, 3]]", '{"answers": [], "digest": 1}'):
+        asked.clear()
+        path.write_text(text)
+        settle(create("ln", tau="auto", lam=0.5), recipe, fit, tmp_path, resume=True)
+        assert asked == first
+    path.write_bytes(content)
+    asked.clear()
+    settle(create("ln", tau="auto", lam=0.5), recipe, fit, tmp_path, resume=True)
+    assert not asked

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import heads, losses, noise
-    from .auditing import Audit, audit
-    from .data import BadInput, Batch, Data, Spec, Step
-    from .diagnosis import Diagnosis, diagnose
+    from .auditing.audit import Audit, audit
+    from .auditing.diagnosis import Diagnosis, diagnose
+    from .data import BadInput, Batch, Data, Spec, Step, StepInfo
     from .engine import Recipe, Trainer
     from .estimator import Classifier
     from .method import Method, create, list_methods, register
@@ -25,6 +25,7 @@ __all__ = [
     "Recipe",
     "Spec",
     "Step",
+    "StepInfo",
     "Trainer",
     "audit",
     "create",
@@ -37,8 +38,8 @@ __all__ = [
 ]
 _HOMES = {
     "auditing": ("Audit", "audit"),
-    "data": ("BadInput", "Batch", "Data", "Spec", "Step"),
-    "diagnosis": ("Diagnosis", "diagnose"),
+    "auditing.diagnosis": ("Diagnosis", "diagnose"),
+    "data": ("BadInput", "Batch", "Data", "Spec", "Step", "StepInfo"),
     "engine": ("Recipe", "Trainer"),
     "estimator": ("Classifier",),
     "method": ("Method", "create", "list_methods", "register"),

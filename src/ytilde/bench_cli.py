@@ -18,26 +18,20 @@ from rich.live import Live
 from rich.measure import Measurement
 from rich.table import Table as Grid
 
-from . import bench_figures, bench_report
-from .bench import (
-    NOTHING_TO_TUNE,
-    Job,
-    Line,
-    Place,
-    best_point,
-    default_results,
-    done,
-    load_results,
-    needed_data,
-    plan,
-    report,
-    search,
-    sweep,
-    to_tune,
-)
-from .bench_tables import SCALES, Cell, cells, choose, list_tables, load_table
+from .bench import render
+from .bench.figures import NEEDED
+from .bench.figures import paths as figure_paths
+from .bench.figures import write as write_figures
+from .bench.plan import Plan, Wanted, run_plan
+from .bench.pool import jobs_of, needed_data, sweep
+from .bench.report import report
+from .bench.results import Line, best_point, default_results, done, load_results
+from .bench.run import RunPaths
+from .bench.tables import SCALES, Cell, Job, cells, choose, list_tables, load_table
+from .bench.tune import NOTHING_TO_TUNE, search, to_tune
 from .data import BadInput, plural, unknown
 from .engine import Record, choose_device
+from .files import write_text
 from .outputs import check_outputs
 
 bench_app = typer.Typer(no_args_is_help=True, help="The papers' tables: run them, compare.")
@@ -85,14 +79,14 @@ def _check_scale(scale: str) -> None:
         raise BadInput(unknown("scale", scale, SCALES))
 
 
-def _place(
+def _paths(
     scale: str, results: Path | None, data_root: Path | None, device: str, compile: bool, ray: bool
-) -> Place:
+) -> RunPaths:
     _check_scale(scale)
     # auto fits everywhere; of CUDA the nodes of a cluster decide, not this one
     if device != "auto" and not (ray and device.startswith("cuda")):
         choose_device(device)
-    return Place(results or default_results(scale), Place.work, data_root, device, compile)
+    return RunPaths(results or default_results(scale), RunPaths.work, data_root, device, compile)
 
 
 def _lines(folder: Path) -> list[Line]:
@@ -164,18 +158,18 @@ def run_command(
     compile: Compile = False,
 ) -> None:
     """Run what is missing of a table and append one JSON line a run; stop and repeat at will."""
-    place = _place(scale, results, data_root, device, compile, ray)
-    known, jobs = list(done(place.results).values()), dict[str, list[Job]]()
+    paths = _paths(scale, results, data_root, device, compile, ray)
+    known, jobs = list(done(paths.results).values()), dict[str, list[Job]]()
     for name, found in _cells(table, every, only, columns).items():
         for reason, count in Counter(c.reason for c in found if c.reason).items():
             out.print(f"{name}: {count} cells cannot be run: {reason}")
         if tuned:
             _tell_untuned(name, found, scale, known)
-        jobs[name] = plan(load_table(name), found, seeds, scale, known, tuned)
+        jobs[name] = jobs_of(load_table(name), found, seeds, scale, known, tuned)
     # one sweep of all tables: workers start once, and none waits for the last run of a table
     with Progress(table or "all tables") as progress:
         all_jobs = [job for of_table in jobs.values() for job in of_table]
-        lines = sweep(all_jobs, workers=workers, ray=ray, place=place, say=progress.say)
+        lines = sweep(all_jobs, workers=workers, ray=ray, paths=paths, say=progress.say)
     status = {line["hash"]: line for line in lines}
     bad = 0
     for name, of_table in jobs.items():
@@ -183,7 +177,7 @@ def run_command(
         bad += len(failed)
         for job in failed:
             out.print(f"failed: {job}: {status[job.hash]['error']}")
-        out.print(f"{name}: {len(of_table) - len(failed)} runs done, in {place.results}")
+        out.print(f"{name}: {len(of_table) - len(failed)} runs done, in {paths.results}")
     if bad:
         raise typer.Exit(1)
 
@@ -195,6 +189,90 @@ def _tell_untuned(name: str, found: Sequence[Cell], scale: str, known: list[Line
     if rows:
         told = ", ".join(f"{row} ({plural(count, 'cell')})" for row, count in rows.items())
         out.print(f"{name}: not tuned, run with the table's own fields: {told}", soft_wrap=True)
+
+
+@bench_app.command("plan")
+def plan_command(
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="tables of `bench list`; if none is given, all")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="time there is")] = 25.0,
+    run: Annotated[
+        bool, typer.Option("--run", help="run the plan instead of only printing it")
+    ] = False,
+    only: Only = None,
+    columns: Columns = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="of a cell; default: the paper's at full, else 1", min=1)
+    ] = None,
+    scale: Scale = "full",
+    workers: Workers = 1,
+    results: Results = None,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    compile: Compile = False,
+) -> None:
+    """Choose what to run next: by value (headline cells, first seeds) over expected seconds.
+
+    With --run nothing is started that would not be finished in time; what is interrupted goes on
+    from its checkpoint when the same command is given again.
+    """
+    paths = _paths(scale, results, data_root, device, compile, ray=False)
+    if not 0 < minutes < math.inf:
+        raise BadInput(f"--minutes must be a positive number, not {minutes:g}")
+    names = [load_table(name).name for name in tables or list_tables()]
+    chosen = choose(
+        [c for name in names for c in cells(load_table(name))], only or (), columns or ()
+    )
+    plan = Plan(((load_table(c.table), c) for c in chosen), paths, scale=scale, seeds=seeds)
+    _print_plan(plan, 60 * minutes, workers)
+    if not run or not plan.jobs:
+        return
+    with Progress("plan") as progress:
+        outcome = run_plan(plan, 60 * minutes, workers, progress.say)
+    failed = [line for line in outcome.lines if line["status"] == "failed"]
+    for line in failed:
+        out.print(f"failed: {line['table']}: {line['row']}, {line['column']}: {line['error']}")
+    for job in outcome.interrupted:
+        out.print(f"interrupted: {job}; the same command goes on with it", soft_wrap=True)
+    count = plural(len(outcome.lines) - len(failed), "run")
+    left = plural(len(plan.jobs) + len(outcome.interrupted), "run")
+    out.print(f"{count} done, in {paths.results}; {left} to do", soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print_plan(plan: Plan, seconds: float, workers: int) -> None:
+    """A line a cell, in the order of their first run; then what is left out, and why."""
+    planned = plan.schedule(seconds, workers)
+    by_cell: dict[tuple[str, str], list[Wanted]] = {}
+    for each in planned:
+        by_cell.setdefault((each.job.cell.table, each.job.cell.key), []).append(each)
+    rows = [
+        (
+            *cell,
+            ", ".join(str(each.job.seed) for each in runs),
+            f"{runs[0].value:.3g}",
+            f"{sum(each.left for each in runs):.0f}",
+            runs[0].expected.basis,
+        )
+        for cell, runs in by_cell.items()
+    ]
+    if rows:
+        _print_grid(("table", "cell", "seeds", "value", "s", "known from"), rows, names=6)
+    total = sum(each.left for each in planned)
+    told = f"{plural(len(planned), 'run')} of {plural(len(rows), 'cell')}, {total:.0f} s of work"
+    told += f" for {plural(workers, 'worker')} in {seconds / 60:g} minutes"
+    more = plural(len(plan.jobs) - len(planned), "more run")
+    out.print(f"{told}; {more} to do", soft_wrap=True)
+    if not planned and plan.jobs:
+        best = min(plan.order(), key=lambda each: each.at_most)
+        out.print(f"nothing fits: {best.job} may take {best.at_most:.0f} s", soft_wrap=True)
+    if plan.failed:
+        runs = plural(len(plan.failed), "run")
+        out.print(f"left out: {runs} that failed before; `ytilde bench run` tries them again")
+    for name, cells_without in plan.lacking.items():
+        out.print(f"left out: {plural(cells_without, 'cell')} without data: {name}")
 
 
 @bench_app.command("tune")
@@ -218,7 +296,7 @@ def tune_command(
     compile: Compile = False,
 ) -> None:
     """Choose fields from the papers' grids by noisy validation, one seed; then `run --tuned`."""
-    place = _place(scale, results, data_root, device, compile, ray)
+    paths = _paths(scale, results, data_root, device, compile, ray)
     chosen, narrow = _cells(table, every, only, columns), _grid(grid or [])
     asked = {name: to_tune(found, narrow) for name, found in chosen.items()}
     if not any(asked.values()):
@@ -227,7 +305,7 @@ def tune_command(
         if not of_table:  # one of several tables
             continue
         with Progress(name) as progress:
-            options = {"workers": workers, "ray": ray, "place": place, "say": progress.say}
+            options = {"workers": workers, "ray": ray, "paths": paths, "say": progress.say}
             best = search(load_table(name), of_table, scale, trials, options)
         for key, fields in best.items():
             out.print(f"{name}: {key}: {json.dumps(fields)}")
@@ -280,28 +358,28 @@ def report_command(
     pages = {"markdown": markdown, "html": html, "latex": latex}
     outputs = [(path, f"bench {kind}") for kind, path in pages.items() if path is not None]
     if figures is not None:
-        drawings = [path for each in reports for path in bench_figures.paths(each, figures)]
+        drawings = [path for each in reports for path in figure_paths(each, figures)]
         outputs += [(path, "bench figure") for path in drawings]
     check_outputs(outputs, folder.glob("*.jsonl"), force)
     written = False
-    for path, render in (
-        (markdown, partial(bench_report.markdown, command=command, results=folder)),
-        (html, bench_report.html),
-        (latex, bench_report.latex),
+    for path, show_as in (
+        (markdown, partial(render.markdown, command=command, results=folder)),
+        (html, render.html),
+        (latex, render.latex),
     ):
         if path is not None:
-            bench_report.write(path, render(reports))
+            write_text(path, show_as(reports))
             out.print(f"written: {path}")
             written = True
     if figures is not None:
-        drawn = [path for each in reports for path in bench_figures.write(each, figures, force)]
+        drawn = [path for each in reports for path in write_figures(each, figures, force)]
         for path in drawn:
             out.print(f"written: {path}", soft_wrap=True)
         if not drawn:
-            out.print(f"nothing to draw: {bench_figures.NEEDED}")
+            out.print(f"nothing to draw: {NEEDED}")
     elif not written:
         for each in reports:
-            bench_report.show(each, out)
+            render.show(each, out)
 
 
 class Progress:

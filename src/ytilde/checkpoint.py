@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -24,6 +22,7 @@ from .files import (
     write_csv,
     write_text,
 )
+from .hashing import digest_of
 
 __all__ = [
     "TEMPORARY",
@@ -69,12 +68,11 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    digest = hashlib.blake2b(text.encode(), digest_size=16)
+    parts: list[str | Tensor] = [text]
     for name in sorted(tensors):
         tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+        parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}", tensor]
+    return digest_of(*parts)
 
 
 def newest(

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import os
-import platform
 import signal
 import sys
 from pathlib import Path
@@ -24,24 +23,33 @@ from torch import Tensor
 
 from . import __version__, datasets, noise, parallel, readers
 from .auditing import Audit
+from .auditing.diagnosis import diagnose_data
+from .auditing.exporters import label_studio_outputs
+from .auditing.items import table
+from .auditing.relabel import relabel
 from .backbones import about_backbone, list_backbones
-from .bench import protocols
 from .bench_cli import bench_app
-from .bench_tables import PROTOCOLS
 from .contrastive import PROBES, Settings
 from .data import IGNORE, BadInput, Data, few, plural, unknown, which_rows
-from .diagnosis import diagnose_data
+from .data.ids import NONE
 from .encoder import Encoder
-from .engine import Diverged, Recipe, Record, Trainer, default_recipe, hash_of
-from .estimator import RECIPE_FIELDS, Classifier
+from .engine import (
+    REFIT_FIELDS,
+    Diverged,
+    Recipe,
+    Record,
+    Trainer,
+    choices,
+    default_recipe,
+)
+from .estimator import Classifier
 from .files import is_stream, write_atomic, write_csv
 from .flags import field_comments, parse_flags, read_flags
+from .hashing import hash_of
 from .images import row_name, unreadable
-from .labelling import label_studio_outputs
 from .method import create, list_methods, lookup, pretrained
 from .outputs import check_no_links, check_outputs
-from .relabel import relabel
-from .report import table
+from .protocols import KEEP, PROTOCOLS, best_epoch, protocols
 from .runfolder import (
     AUDIT,
     FOLDS,
@@ -54,6 +62,7 @@ from .runfolder import (
     RunFolder,
 )
 from .runs import Run
+from .versions import versions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -110,6 +119,10 @@ ImageColumn = Annotated[str | None, typer.Option(help="column with image paths")
 Drop = Annotated[
     list[str] | None, typer.Option("--drop", help="column that is no feature; repeatable")
 ]
+IdColumn = Annotated[
+    str | None,
+    typer.Option("--id", help="column that names the rows, carried along as written; or none"),
+]
 DataRoot = Annotated[Path | None, typer.Option(help="folder of the named sets ($YTILDE_DATA)")]
 Force = Annotated[bool, typer.Option("--force", help="replace an existing file, whatever wrote it")]
 
@@ -129,6 +142,7 @@ def fit(
         str | None, typer.Option("--noise", help="corrupt first, e.g. instance:0.4")
     ] = None,
     image_column: ImageColumn = None,
+    id_column: IdColumn = None,
     task: Annotated[str | None, typer.Option(help="classification or segmentation")] = None,
     data_root: DataRoot = None,
     strict: Annotated[bool, typer.Option("--strict", help="stop at an unreadable image")] = False,
@@ -150,9 +164,9 @@ def fit(
     fields, settings = parse_flags(ctx.args, "ce" if auto else method)
     made = method if auto else create(method, **fields)  # refuses a wrong field before reading
     seed = settings.pop("seed", 0)
-    settings |= {"val": settings.get("val", 0.1)}
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
-    found = _read(source, data_root, strict=strict, **read)
+    ids = NONE if resume and _ids_are_features(out_folder) else id_column
+    found = _read(source, data_root, strict=strict, id_column=ids, **read)
     data = found.data
     if data.y.dim() == 1:
         out.print(f"data: {_class_sizes(data)}")
@@ -162,10 +176,13 @@ def fit(
         raise BadInput(f"--task {task} does not fit {source}: check its labels")
     names = data.names
     tests = _test_data(source, test, data_root, names, found.schema, read)
+    if resume and out_folder:
+        settings |= _as_begun(out_folder, settings)
     recipe = default_recipe(data.shape, len(data), data.y.dim() > 1, seed=seed, **settings)
     corrupted, told = _corrupt(data, noise_text, recipe)
     config = {
         "source": source, "data_root": str(data_root) if data_root else None, **read,
+        "id_column": id_column,
         "test": test, "noise": noise_text, "method": method, "fields": fields,
         "backbone": backbone, "recipe": dataclasses.asdict(recipe),
         "encoder": str(encoder) if encoder else None, "pretrain": pretrain,
@@ -180,7 +197,7 @@ def fit(
     inputs = _inputs(source, data_root, test, encoder, *paths)
     with Run.open(folder, config, resume=resume, force=force, inputs=inputs) as run:
         signal.signal(signal.SIGTERM, _terminated)
-        own = {name: getattr(recipe, name) for name in RECIPE_FIELDS}
+        own = {name: getattr(recipe, name) for name in REFIT_FIELDS}
         own |= {"encoder": encoder, "pretrain": pretrain}
         clf = Classifier(made, backbone, random_state=seed, **own)
         monitor = (lambda trainer: _measure(trainer, tests)) if tests else None
@@ -224,6 +241,20 @@ def fit(
     if trainer is None:
         out.print("interrupted: the same command with --resume goes on")
         raise typer.Exit(130)
+
+
+def _as_begun(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a run that goes on holds out, where it is not said: 0.1 held out a tenth of any rows."""
+    if "val" in settings or not (folder / "config.json").exists():
+        return {}
+    recipe = Run.config(folder).get("recipe")
+    return {"val": recipe["val"]} if isinstance(recipe, dict) and "val" in recipe else {}
+
+
+def _ids_are_features(run: Path | None) -> bool:
+    """Is it a run of 0.1, which had ids among its features?"""
+    known = run is not None and (run / "config.json").exists()
+    return known and "id_column" not in Run.config(run)  # type: ignore[arg-type]
 
 
 def _encoder_digest(path: str | Path | None) -> str | None:
@@ -303,9 +334,7 @@ def summarise(history: list[Record], keep: str = "last") -> dict[str, Any]:
     kept = history[-1]
     if "val_accuracy" in kept:
         if keep != "last":
-            stage = [record for record in history if record["stage"] == kept["stage"]]
-            by_nll = keep == "best_nll"
-            kept = max(stage, key=lambda r: -r["val_nll"] if by_nll else r["val_accuracy"])
+            kept = best_epoch(history, KEEP[keep]) or kept
             summary["kept_epoch"] = kept["epoch"]
         summary["val_accuracy"] = kept["val_accuracy"]
     if not any("test_accuracy" in record for record in history):
@@ -402,6 +431,7 @@ def pretrain(
         "encoder.safetensors"
     ),
     image_column: ImageColumn = None,
+    id_column: IdColumn = None,
     data_root: DataRoot = None,
     force: Force = False,
 ) -> None:
@@ -423,6 +453,7 @@ def pretrain(
     recipe = Recipe(**{name: flags.pop(name) for name in known if name in flags})
     text = "simclr:" + ",".join(f"{name}={value}" for name, value in flags.items())
     read = {"image_column": image_column, "clean_label": clean_label, "drop": drop}
+    read["id_column"] = id_column
     try:
         found = _read(source, data_root, label=label, **read)
     except BadInput as error:
@@ -454,6 +485,7 @@ def pretrain(
     out.print(f"written: {out_file}")
     labelled = quote(source) if bool((data.y != IGNORE).any()) else "LABELLED_DATA"
     flags = {"--label": label, "--clean-label": clean_label, "--image-column": image_column}
+    flags["--id"] = id_column
     given = [f"{flag} {quote(value)} " for flag, value in flags.items() if value]
     given += [f"--drop {quote(name)} " for name in drop or ()]
     out.print(f"next: ytilde fit {labelled} {''.join(given)}--encoder {quote(str(out_file))}")
@@ -538,6 +570,8 @@ def _write_predictions(
     if probs.ndim > 2:
         raise BadInput("a run of pixel labels has no table of predictions; see Classifier.load")
     columns: dict[str, Any] = {"index": np.arange(len(data))}
+    if found.ids:
+        columns["id"] = found.ids
     if found.paths:
         columns["path"] = found.paths
     if given:
@@ -584,9 +618,11 @@ def audit(
         keep = run / FOLDS if run.is_dir() else None
         result = clf.audit_data(found.data, folds=folds, on_record=bar.show, keep=keep)
     history = Run.history(run)
-    result.context.update({"history": history, "paths": found.paths, "title": str(run)})
-    if "rows" in result.context:
-        result.context["rows"] = table(result.context["rows"], found.schema.columns)
+    context = result.context
+    context.history, context.paths, context.title = history, found.paths, str(run)
+    context.ids, context.texts = found.ids, found.texts
+    if context.rows is not None and context.texts is None:
+        context.rows = table(context.rows, found.schema.columns)
     if label_studio is not None:
         result.to_label_studio(label_studio, force)
     if argilla is not None:
@@ -629,6 +665,7 @@ def _run_data(run: Path, config: dict[str, Any]) -> readers.Source:
         _from_start(config["source"], config),
         data_root=_from_start(config["data_root"], config),
         drop=config.get("drop") or (),
+        id_column=config.get("id_column", NONE),  # runs of 0.1 had ids among their features
         **{key: config[key] for key in ("label", "clean_label", "image_column")},
     )
     if found.fingerprint != config["fingerprint"]:
@@ -659,7 +696,7 @@ def review(
     force: Force = False,
 ) -> None:
     """Go through the suspicious labels of an audited run in the browser, with the keyboard."""
-    from . import review as reviewing
+    from .auditing import review as reviewing
 
     outputs = [(export, "labels")] if export else []
     check_outputs(outputs, [run], force)
@@ -671,7 +708,8 @@ def review(
     if found.data.y.dim() > 1:
         raise BadInput("a review needs one label a row; pixel labels are not audited yet")
     columns = found.schema.columns
-    session = reviewing.Review(run, found.data, paths=found.paths, columns=columns)
+    shown: dict[str, Any] = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
+    session = reviewing.Review(run, found.data, columns=columns, **shown)
     if export is not None:
         number, changed = reviewing.export(session, export)
         out.print(f"{number} labels written to {export}, {changed} of them changed by hand")
@@ -732,6 +770,7 @@ def diagnose(
     rows: Annotated[int, typer.Option(help="look at so many rows at most", min=2)] = 4000,
     seed: Annotated[int, typer.Option()] = 0,
     image_column: ImageColumn = None,
+    id_column: IdColumn = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="JSON file to write")] = None,
     data_root: DataRoot = None,
     force: Force = False,
@@ -740,7 +779,7 @@ def diagnose(
     outputs = [(out_file, "diagnosis")] if out_file else []
     check_outputs(outputs, _inputs(source, data_root), force)
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
-    given = _read(source, data_root, **read)
+    given = _read(source, data_root, id_column=id_column, **read)
     check_outputs(outputs, given.paths or (), force)
     found, told = _corrupt(given.data, noise_text, Recipe(seed=seed))
     result = diagnose_data(found, most=rows, seed=seed)
@@ -907,12 +946,13 @@ def _chosen_by_data() -> list[str]:
 
 
 def _print_fields(cls: Any, preset: dict[str, Any]) -> None:
-    comments = field_comments(cls)
+    comments, words = field_comments(cls), choices(cls)
     table = Table("option", "default", "meaning")
     for field in dataclasses.fields(cls):
         default = preset.get(field.name, field.default)
         flag = f"--{field.name.replace('_', '-')}"
-        table.add_row(flag, str(default), comments.get(field.name, ""))
+        meaning = [", ".join(words.get(field.name, ())), comments.get(field.name, "")]
+        table.add_row(flag, str(default), "; ".join(filter(None, meaning)))
     out.print(table)
 
 
@@ -1007,17 +1047,6 @@ def _stopped(how: str, code: int) -> int:
 def _terminated(*_: Any) -> None:
     out.print("stopped by SIGTERM; the last epoch is saved: the same command with --resume goes on")
     raise SystemExit(143)
-
-
-def versions() -> dict[str, str]:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return {
-        "ytilde": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "device": device,
-    }
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +15,36 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from pandas.api.types import infer_dtype
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from . import checkpoint, parallel
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
+from .auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
 from .backbones import without_weights
-from .data import IGNORE, BadInput, Batch, Data, Rows, few, plural
+from .data import IGNORE, BadInput, Batch, Data, Rows, few
+from .data.readers import Schema, as_array, as_inputs, fingerprint, read_features
 from .encoder import Encoder
-from .engine import History, Recipe, Record, Trainer, choose_device, default_recipe, hash_of
+from .engine import (
+    REFIT_FIELDS,
+    History,
+    Recipe,
+    Record,
+    Trainer,
+    choose_device,
+    default_recipe,
+    to_device,
+)
+from .hashing import hash_of
 from .images import without_unreadable
-from .method import Method, backbone_name, create, fit_method, make_spec, place, unseen
+from .method import Method, backbone_name, create, fit_method, make_spec, unseen
 from .outputs import check_replaceable
-from .readers import Schema, as_inputs, fingerprint, read_features
 from .transition import confident_joint
 from .transition import given as given_transition
 from .tuning import SHORT_LIST, choose_method, of_race
 
-RECIPE_FIELDS = (
-    "epochs", "batch_size", "optimizer", "lr", "pretrained_lr", "momentum", "weight_decay",
-    "schedule", "augment", "precision", "ema", "clip", "val", "keep", "patience", "balance",
-    "device",
-)  # fmt: skip
-KEPT = 2**28  # bytes of an audit's probabilities and T(x) up to which they are kept in a file
+KEPT_TYPES = [np.float64, np.float32]  # of a table, until it is known what it needs
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
 
 
@@ -52,7 +56,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     own nn.Module that returns features. encoder: a file made by `ytilde pretrain`, from which its
     networks start; pretrain: make one first, as in "simclr:epochs=100"; pretrained_lr: the rate of
     such weights and of your own module's, as a share of lr.
-    What is left at None is chosen by the kind of data.
+    What is left at None is chosen by the kind of data, as in `ytilde fit`; so are val="auto" (a
+    tenth of the rows is held out from 1,000 rows on, nothing below) and keep=None (the best epoch
+    by noisy validation where 100 labels or more are held out, else the last).
     X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]), or a DataFrame, whose
     text columns are categories, or image files, as in `ytilde fit`. y: ints or strings, one a row
     (-1 is a class like any other, as scikit-learn has it) or one a pixel (-1 = ignore).
@@ -77,12 +83,18 @@ class Classifier(ClassifierMixin, BaseEstimator):
         precision: str = "auto",
         ema: float = 0.0,
         clip: float = 0.0,
-        val: float = 0.0,
+        val: float | str = "auto",
         keep: str | None = None,
         patience: int = 0,
         balance: bool = False,
+        workers: int = 2,
         random_state: int | np.random.RandomState | None = 0,
+        split_seed: int | None = None,
+        init_seed: int | None = None,
+        order_seed: int | None = None,
         device: str = "auto",
+        graph: bool = True,
+        compile: bool = False,
         devices: int = 1,
         encoder: str | Path | None = None,
         pretrain: str | None = None,
@@ -105,8 +117,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.keep = keep
         self.patience = patience
         self.balance = balance
+        self.workers = workers
         self.random_state = random_state
+        self.split_seed = split_seed
+        self.init_seed = init_seed
+        self.order_seed = order_seed
         self.device = device
+        self.graph = graph
+        self.compile = compile
         self.devices = devices
         self.encoder = encoder
         self.pretrain = pretrain
@@ -153,10 +171,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         schema: how a table became this data; tables are then read alike, and files tell it.
         Returns the trainer, or None if Ctrl-C ended the fit early.
         """
+        if not isinstance(self.devices, int | np.integer) or self.devices < 1:
+            raise BadInput(f"devices must be a whole number, at least 1, not {self.devices!r}")
         recipe = recipe or self._recipe(data)
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
         self.schema_ = schema
+        first = data.x[torch.arange(1)] if len(data.shape) == 1 else None
+        self.double_ = first is not None and first.dtype == torch.float64
         encoder = None if self.encoder is None else Encoder.load(self.encoder)
         self.recipe_, self._backbone_ = recipe, backbone_name(data, self.backbone, encoder)
         self.history_: History = []
@@ -174,7 +196,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         try:
             fresh = type(self.method_)(**self.method_.get_params())
             beside = (_fit_beside, fresh, _sent(data), recipe, alike)
-            with parallel.crew(self.devices, *beside):
+            with parallel.spawn_workers(self.devices, *beside):
                 trainer = fit_method(self.method_, data, recipe, **options)
             self.history_ = trainer.history
         except KeyboardInterrupt:
@@ -217,7 +239,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return create(self.method)
 
     def _recipe(self, data: Data) -> Recipe:
-        own = {name: getattr(self, name) for name in RECIPE_FIELDS}
+        own = {name: getattr(self, name) for name in REFIT_FIELDS}
         seed = self.random_state
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
@@ -230,8 +252,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _check_training(self, X: Any, y: ArrayLike) -> tuple[Rows, NDArray[Any], Schema | None]:
         x: Rows
         schema = None
-        if y is not None and pd.isna(np.asarray(y)).any():
+        if y is not None and pd.isna(as_array(y, "y")).any():
             raise BadInput("y holds missing labels; fill them in or leave the rows out")
+        X, y = _plain(X, "X"), _plain(y, "y")
         if _ndim(X) > 2 or _holds_text(X):
             given = np.asarray(y)
             if _holds_text(X):
@@ -248,9 +271,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
             if given.ndim > 1:
                 return x, given, schema
         else:
-            X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-            table, given = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
-            x = torch.from_numpy(np.ascontiguousarray(table))
+            table, given = validate_data(self, X, y, dtype=KEPT_TYPES, ensure_min_samples=2)
+            x = as_inputs(table, "X")
         check_classification_targets(given)
         return x, given, schema
 
@@ -328,11 +350,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
             for note in found.notes:
                 warnings.warn(note)
             return found.data.x
+        X = _plain(X, "X")
         if len(self.shape_) > 1:
             return as_images(X)
-        X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-        table = validate_data(self, X, dtype=np.float32, reset=False)
-        return torch.from_numpy(np.ascontiguousarray(table))
+        table = validate_data(self, X, dtype=KEPT_TYPES, reset=False)
+        return as_inputs(table, "X", self.double_)
 
     # ---- auditing -----------------------------------------------------------------------------
 
@@ -344,7 +366,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         """
         if folds == 0:
             check_is_fitted(self)
-            x, given = self._check_inputs(X), np.asarray(y)
+            x, given = self._check_inputs(X), np.asarray(_plain(y, "y"))
         else:
             x, given, _ = clone(self)._check_training(X, y)
         if given.ndim > 1:
@@ -362,8 +384,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         labels = torch.tensor([place[name] for name in given.tolist()])
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
         found = self.audit_data(data, folds=folds).with_classes(classes.tolist())
-        if "rows" in found.context and isinstance(X, pd.DataFrame):
-            found.context["rows"] = X
+        if found.context.rows is not None:  # the values as they were given, not as float32
+            found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
         return found
 
     def audit_data(
@@ -383,43 +405,26 @@ class Classifier(ClassifierMixin, BaseEstimator):
         data, unread = without_unreadable(data)
         if folds == 0:
             self._check_classes(data)
-            T = self._own_transition(data)
-            found = audit(self.predict_proba(data), data.y, transition=T, names=data.names)
-            found.notes.append("In-sample: the model that judged the labels was trained on them.")
+            answers = self._answers(data)
+            notes = ["In-sample: the model that judged the labels was trained on them."]
         else:
-            probs, T, notes = self._kept_or_made(data, folds, on_record, keep)
-            found = audit(probs, data.y, transition=T, names=data.names)
+            seed = self.random_state if isinstance(self.random_state, int) else 0
+            answers, notes = kept_or_made(
+                keep,
+                lambda: self._audit_key(data, folds),
+                lambda: out_of_fold(data, folds, seed, self._fold_fit(data), on_record),
+            )
+            notes += single_rows(data)
+        found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
+        if folds:
             found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
-            found.notes.extend(notes)
-            count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
-            if rare := [data.class_name(k) for k, n in enumerate(count.tolist()) if n == 1]:
-                found.notes.append(
-                    f"Of {plural(len(rare), 'class')} ({few(rare, 5)}) there is a single row, "
-                    "which was judged by a model that never saw its class."
-                )
-        found.notes.extend(unread)
-        found.context["method"] = self._method_name()
-        found.context["images" if len(data.shape) > 1 else "rows"] = data.x
+        found.notes.extend([*notes, *unread])
+        found.context.method = self._method_name()
+        if len(data.shape) > 1:
+            found.context.images = data.x
+        else:
+            found.context.rows = data.x  # type: ignore[assignment]
         return found
-
-    def _kept_or_made(
-        self, data: Data, folds: int, on_record: Callable[[Record], None], keep: Path | None
-    ) -> tuple[NDArray[Any], NDArray[Any] | None, list[str]]:
-        """What the folds say of the rows, from the file where they said it before; and a note."""
-        if keep is None:
-            return *self._out_of_fold(data, folds, on_record), []
-        made_of = self._audit_key(data, folds)
-        found, _ = checkpoint.newest([keep], lambda _, meta: meta.get("made_of") == made_of)
-        if found:
-            said = {name: tensor.numpy() for name, tensor in found[0].items()}
-            note = f"Nothing was trained again: {keep} holds what the folds said."
-            return said["probs"], said.get("T"), [note]
-        probs, T = self._out_of_fold(data, folds, on_record)
-        arrays = {"probs": probs} if T is None else {"probs": probs, "T": T}
-        if sum(array.nbytes for array in arrays.values()) <= KEPT:
-            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            checkpoint.save(keep, tensors, {"made_of": made_of, "count": 0})
-        return probs, T, []
 
     def _audit_key(self, data: Data, folds: int) -> str:
         """The hash of all that the folds' answers depend on, whatever their files are called."""
@@ -438,47 +443,23 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 f"{len(self.classes_)}; fit it again"
             )
 
-    def _out_of_fold(
-        self,
-        data: Data,
-        folds: int,
-        on_record: Callable[[Record], None] = lambda record: None,
-    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Clean posteriors, and T(x) where the method has one, by models that never saw the row."""
-        labels = data.y.numpy()
-        most = np.bincount(labels[labels != IGNORE], minlength=2).max()
-        if not 2 <= folds <= most:
-            raise BadInput(
-                f"folds={folds} must lie between 2 and the rows of the largest class ({most}), "
-                "or be 0: judge with the fitted model"
-            )
-        probs = np.zeros((len(data), data.num_classes), np.float32)
-        T = None
-        seed = self.random_state if isinstance(self.random_state, int) else 0
-        parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
-        with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
-            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-            cuts = list(parts.split(np.zeros(len(data)), labels))
+    def _answers(self, data: Data) -> Answers:
+        return Answers(self.predict_proba(data), self._own_transition(data))
 
-        def show(record: Record, number: int) -> None:
-            on_record({**record, "stage": f"fold {number} of {folds}: {record['stage']}"})
+    def _fold_fit(self, data: Data) -> FoldFit:
+        """How a fold is trained: as all of the data would be, though it has fewer rows."""
+        whole = clone(self)._recipe(data)
 
-        for number, (train, held) in enumerate(cuts, 1):
-            fitted = clone(self)
+        def fit(part: Data, on_record: Callable[[Record], None]) -> Callable[[Data], Answers]:
+            fitted = clone(self).set_params(val=whole.val, keep=whole.keep)
             if self._is_auto():
                 fitted.set_params(method=self._method_name())  # one race is enough
-            fitted.fit_data(
-                data.rows(torch.from_numpy(train)), on_record=partial(show, number=number)
-            )
+            fitted.fit_data(part, on_record=on_record)
             if fitted.interrupted_:
                 raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
-            rest = data.rows(torch.from_numpy(held))
-            probs[held] = fitted.predict_proba(rest)
-            own = fitted._own_transition(rest)
-            if own is not None:
-                T = np.zeros((len(data), *own.shape[1:]), np.float32) if T is None else T
-                T[held] = own
-        return probs, T
+            return fitted._answers
+
+        return fit
 
     def _own_transition(self, X: Any) -> NDArray[np.float32] | None:
         """T(x) where the method has one of its own."""
@@ -513,13 +494,17 @@ class Classifier(ClassifierMixin, BaseEstimator):
             "method": self.method_.name,
             "fields": _fields(self.method_, len(self.classes_)),
             "params": params,
-            "classes": self.classes_.tolist(),
+            "classes": plain_classes(self.classes_),
             "shape": list(self.shape_),
             "num_train": self.method_.spec.num_train,
             "n_features_in": self.n_features_in_,
             "schema": asdict(self.schema_) if self.schema_ else None,
             "feature_names": getattr(self, "feature_names_in_", np.array([])).tolist(),
         }
+        if self.double_:
+            meta["double"] = True
+        if (kind := self.classes_.dtype).kind in "mMu":  # what a list alone does not tell
+            meta["class_type"] = str(kind)
         tensors = {f"method.{name}": t for name, t in self.method_.state_dict().items()}
         checkpoint.save(Path(path), tensors | {"transition": self._class_transition_}, meta)
 
@@ -544,15 +529,16 @@ class Classifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"{path} was trained with a network of yours; pass it as backbone=")
         self = cls(**(meta["params"] | {"method": create(meta["method"], **meta["fields"])}))
         self.backbone = backbone or meta["params"]["backbone"]
-        self.classes_ = np.asarray(meta["classes"])
+        self.classes_ = np.asarray(meta["classes"], dtype=meta.get("class_type"))
         self.shape_, self.n_features_in_ = tuple(meta["shape"]), meta["n_features_in"]
         self.schema_ = Schema(**meta["schema"]) if meta.get("schema") else None
         if meta["feature_names"]:
             self.feature_names_in_ = np.asarray(meta["feature_names"], dtype=object)
-        self._backbone_ = self.backbone
+        self._backbone_, self.double_ = self.backbone, meta.get("double", False)
         shape = (meta["num_train"], *self.shape_)
         labels = torch.zeros((), dtype=torch.int64).expand(shape[0])
-        blank = Data(torch.zeros(()).expand(shape), labels, len(self.classes_))
+        zero = torch.zeros((), dtype=torch.float64 if self.double_ else torch.float32)
+        blank = Data(zero.expand(shape), labels, len(self.classes_))
         self.recipe_ = self._recipe(blank)
         self.history_, self.interrupted_ = [], False
         self._class_transition_ = tensors.pop("transition")
@@ -561,9 +547,27 @@ class Classifier(ClassifierMixin, BaseEstimator):
         spec = make_spec(blank.rows(torch.arange(1)), network, self.recipe_)
         self.method_.build(replace(spec, num_train=meta["num_train"]))
         self.method_.load_state_dict({k.removeprefix("method."): v for k, v in tensors.items()})
-        place(self.method_, choose_device(self.device))
+        to_device(self.method_, choose_device(self.device))
         self.method_.eval()
         return self
+
+
+def plain_classes(classes: NDArray[Any]) -> list[Any]:
+    """The classes as JSON can hold them: times as texts, durations as whole numbers."""
+    kind = classes.dtype.kind
+    return (classes.astype(str if kind == "M" else np.int64) if kind in "mM" else classes).tolist()
+
+
+def _plain(values: Any, what: str) -> Any:
+    """Tensors as arrays; what no array can be made of, and tables whose columns share a name, are
+    refused."""
+    if isinstance(values, pd.DataFrame):
+        if not values.columns.is_unique:
+            twice = values.columns[values.columns.duplicated()][0]
+            raise BadInput(f"{what} has several columns called {twice!r}; rename or remove one")
+        return values
+    array = as_array(values, what)
+    return array if isinstance(values, Tensor) else values
 
 
 def as_images(X: Any) -> Tensor:

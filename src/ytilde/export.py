@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from .data import BadInput
-from .estimator import Classifier
+from .estimator import Classifier, plain_classes
 from .files import write_atomic
 from .heads import _Noisy
 from .outputs import check_replaceable
@@ -35,7 +35,7 @@ def to_onnx(clf: Classifier, path: str | Path, force: bool = False) -> None:
     check_replaceable(Path(path), "onnx", force)
     method = copy.deepcopy(clf.method_).cpu().eval()
     _store_noise(method)
-    x = torch.full((2, *clf.shape_), 0.5)
+    x = torch.full((2, *clf.shape_), 0.5, dtype=torch.float64 if clf.double_ else torch.float32)
     try:
         with _quiet():
             program = torch.onnx.export(
@@ -49,7 +49,7 @@ def to_onnx(clf: Classifier, path: str | Path, force: bool = False) -> None:
     assert program is not None
     if isinstance(program.model.graph.inputs[0].shape[0], int):  # type: ignore[index]
         raise BadInput(f"method {method.name} has no ONNX form for any number of rows")
-    about = {"classes": clf.classes_.tolist(), **_inputs(clf)}
+    about = {"classes": plain_classes(clf.classes_), **_inputs(clf)}
     program.model.metadata_props.update({key: json.dumps(value) for key, value in about.items()})
     write_atomic(Path(path), lambda temporary: program.save(str(temporary)))
 
@@ -64,6 +64,8 @@ def _inputs(clf: Classifier) -> dict[str, Any]:
     net = clf.method_.net
     constants = {"mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist()}
     about = {"shape": list(clf.shape_), "normalised": "by the network", **constants}
+    if clf.double_:
+        about["type"] = "float64"
     return {"input": about, "columns": columns}
 
 

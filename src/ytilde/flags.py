@@ -54,6 +54,8 @@ def read_flags(words: list[str], known: dict[str, dataclasses.Field[Any]]) -> di
 def convert(flag: str, text: str, field: dataclasses.Field[Any]) -> Any:
     """A flag's text as the field's type, told by its annotation."""
     kinds = str(field.type)
+    if kinds.startswith("Literal"):
+        return text  # who takes it knows the words
     for kind, read in (("bool", _boolean), ("int", int), ("float", float)):
         if kind in kinds:
             try:

@@ -65,7 +65,7 @@ class CausalModel(nn.Module):
     detach: keep the gradient of the noisy label's loss from the reconstruction (paper: False).
     """
 
-    by_rows = ("encoder", "decoder", "noisy")  # what many processes share: see parallel.py
+    row_parallel = ("encoder", "decoder", "noisy")  # many processes share it: engine/parallel.py
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ytilde.data import IGNORE, BadInput, check_ranges
+from ytilde.mixing import fmix, mixup, symmetric_beta
 
 __all__ = [
     "CE",
@@ -36,6 +37,7 @@ __all__ = [
     "cores",
     "elr",
     "elr_target",
+    "fmix",
     "gce",
     "label_smoothing",
     "mae",
@@ -394,36 +396,6 @@ def sop(logits: Tensor, y: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     hard = one_hot(p.argmax(-1), p)
     error = ((hard + added - removed - given) ** 2).sum(-1)
     return _ignoring(nll, y), _ignoring(error, y)
-
-
-# ------------------------------------------------------------------------------ mixup
-
-
-def symmetric_beta(alpha: float, generator: torch.Generator) -> Tensor:
-    """One draw of Beta(alpha, alpha), a scalar on the generator's device.
-
-    From two uniforms (Devroye, "Random variate generation in one line of code", 1996, section 3):
-    no rejection, so it can be captured in a CUDA graph.
-    """
-    _check(alpha > 0, f"alpha must be positive, but it is {alpha}.")
-    u, v = torch.rand(2, generator=generator, device=generator.device).unbind()
-    cos = (2 * math.pi * v).cos()
-    spread = (u ** (-1 / alpha) - 1) * cos**2
-    return 0.5 + 0.5 * cos.sign() / (1 + 1 / spread).sqrt()
-
-
-def mixup(
-    x: Tensor, y: Tensor, alpha: float = 1.0, *, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """lam x + (1 - lam) x', y, y', lam: one lam ~ Beta(alpha, alpha) a batch. Zhang et al., 2018.
-
-    x' is x in random order, y' its labels (or soft targets [B, K]). The loss is
-    lam CE(., y) + (1 - lam) CE(., y').
-    """
-    lam = symmetric_beta(alpha, generator)
-    order = torch.rand(len(x), generator=generator, device=x.device).argsort()
-    mixed = lam.to(x.dtype) * x + (1 - lam).to(x.dtype) * x[order]
-    return mixed, y, y[order], lam
 
 
 # ------------------------------------------------------------------------------ modules

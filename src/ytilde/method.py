@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
 from .contrastive import DONE, Settings, simclr
-from .data import IGNORE, BadInput, Batch, Data, Spec, Step, check_ranges, unknown
+from .data import IGNORE, BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown
+from .data.precision import ROUNDING, keep_double
 from .encoder import Encoder, is_pretrained, mark_pretrained
-from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
+from .engine import RandomState, Recipe, Record, Trainer, to_device
+from .hashing import hash_of
 from .heads import Head, Softmax, Upsampled
 from .images import unreadable
 from .losses import mean
@@ -36,7 +38,7 @@ class Net(nn.Module):
 
     mean: Tensor
     std: Tensor
-    by_rows: ClassVar[tuple[str, ...]] = ("backbone",)  # what many processes share: see parallel.py
+    row_parallel: ClassVar[tuple[str, ...]] = ("backbone",)  # many processes share it: parallel.py
 
     def __init__(self, spec: Spec, head: Head) -> None:
         super().__init__()
@@ -45,7 +47,7 @@ class Net(nn.Module):
         self.backbone, self.head = spec.backbone(), head
 
     def features(self, x: Tensor) -> Tensor:
-        return self.backbone((x - self.mean).div_(self.std))  # in place: a pass over x less
+        return self.backbone((x - self.mean).div_(self.std).float())  # in place: a pass less
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean logits [..., K]."""
@@ -90,7 +92,7 @@ class Method(nn.Module):
     def head(self, dim: int, num_classes: int) -> Head:
         return Softmax(dim, num_classes)
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         """The scalar to minimise; here the head's mean negative log-likelihood of a random view."""
         x, y = view(batch, step)
         return mean(self.net.nll(x, y, step.generator), y)
@@ -169,7 +171,7 @@ class Method(nn.Module):
         return f"{type(self).__name__}({shown})"
 
 
-def view(batch: Batch, step: Step) -> tuple[Tensor, Tensor]:
+def view(batch: Batch, step: StepInfo) -> tuple[Tensor, Tensor]:
     """One random view of the batch; pixel labels move with their pixels."""
     if batch.y.dim() > 1:
         x, y = step.augment(batch.x, batch.y)
@@ -268,7 +270,8 @@ def make_spec(
     axes = (0, 2, 3) if len(shape) == 3 else (0,)
     mean_, std = sample.mean(axes, keepdim=True)[0], sample.std(axes, keepdim=True, correction=0)[0]
     size = mean_.abs().clamp(min=1)
-    std = torch.where(std > 1e-6 * size, std, size)  # constant, or it differs by rounding alone
+    rounding = ROUNDING * mean_.abs() if mean_.dtype == torch.float64 else 1e-6 * size
+    std = torch.where(std > rounding, std, size)  # constant, or it differs by rounding alone
     with RandomState(0, torch.device("cpu"))():
         dim = factory().dim
     return Spec(
@@ -317,7 +320,7 @@ def _sample(data: Data, recipe: Recipe, most: int = 5000) -> Tensor:
     n = len(data)
     index = torch.randperm(n, generator=recipe.generator("split", "sample"))[:most]
     x = data.x[index.sort().values]
-    return x.float().div(255) if x.dtype == torch.uint8 else x.float()
+    return x.float().div(255) if x.dtype == torch.uint8 else keep_double(x)
 
 
 def fit_method(
@@ -385,9 +388,10 @@ def fit_method(
         on_record=on_record,
         checkpoint_every=checkpoint_every,
         team=team,
+        notes=notes,
     )
-    trainer.data, trainer.notes = train, [*notes, *trainer.notes]
-    place(method, trainer.device)
+    trainer.data = train
+    to_device(method, trainer.device)
     with team.sharing(method, trainer.device):
         method.fit(train, trainer)
     method.eval()
@@ -447,12 +451,3 @@ def pretrained(
             data = data.rows((~lost).nonzero().flatten())
             spec = make_spec(data, backbone, Recipe(seed=settings.seed))
     return simclr(spec, data, settings, recipe, folder=root, on_record=on_record)
-
-
-def place(method: Method, device: torch.device) -> None:
-    """On the device, images and kernels in the memory layout that is fastest there."""
-    method.to(device)
-    fastest = layout(method, device)
-    for p in method.parameters():
-        if p.dim() == 4:
-            p.data = p.data.contiguous(memory_format=fastest)

@@ -16,7 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ytilde.data import IGNORE, BadInput, Rows, unknown
+from ytilde.data import IGNORE, Rows
+from ytilde.data.precision import keep_double
+from ytilde.datasets.classes import CIFAR100_COARSE
+from ytilde.errors import BadInput, unknown_name_message
+from ytilde.specs import parse_spec
 
 __all__ = [
     "KINDS",
@@ -42,17 +46,6 @@ SETTINGS = {
     "increased": (0, 0, 0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75),
 }
 
-# The superclass (0..19) of each of CIFAR-100's fine classes.
-# fmt: off
-COARSE = (
-    4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11,
-    6, 11, 5, 10, 7, 6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5,
-    5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4, 18, 17,
-    10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13,
-    16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13,
-)
-# fmt: on
-
 
 def _next_within(groups: Sequence[int]) -> dict[int, int]:
     """Each class to the next one of its group, the last to the first."""
@@ -71,7 +64,7 @@ MAPS: dict[str, tuple[int, dict[int, int]]] = {
     "cifar10": (10, {2: 0, 3: 5, 5: 3, 4: 7, 9: 1}),
     "cifar10_text": (10, {2: 0, 3: 5, 5: 3, 4: 7}),
     "cifar100": (100, _next_within([0] * 100)),
-    "cifar100_coarse": (100, _next_within(COARSE)),
+    "cifar100_coarse": (100, _next_within(CIFAR100_COARSE)),
 }
 
 
@@ -291,7 +284,7 @@ class _Law:
 
     def inputs(self, index: Tensor) -> Tensor:
         # Not in place on the first step: a reader may hand out what it keeps.
-        return (_read(self.x, index) - self.shift).mul_(self.scale)
+        return (_read(self.x, index) - self.shift).mul_(self.scale).float()
 
     def row(self, inputs: Tensor, index: Tensor, c: int, projection: Tensor) -> Tensor:
         """Row c of T(x), [n, K]: p(y | true class c, x)."""
@@ -416,7 +409,8 @@ def _flip_rates(rate: float, u: Tensor) -> Tensor:
 def _moments(x: Rows) -> tuple[Tensor, Tensor]:
     """Mean and 1 / standard deviation of each feature over the data set (0 if constant), [S]."""
     # Sums are taken of differences from a rough mean: exact for constants, and nothing cancels.
-    rough = _read(x, torch.arange(min(64, len(x)))).double().mean(0).float()
+    some = _read(x, torch.arange(min(64, len(x))))
+    rough = some.double().mean(0).to(some.dtype)
     first = second = torch.zeros(len(rough), dtype=torch.float64)
     for index in _chunks(x, torch.arange(len(x))):
         offset = _read(x, index) - rough
@@ -426,7 +420,7 @@ def _moments(x: Rows) -> tuple[Tensor, Tensor]:
     variance = second / len(x) - mean.square()
     scale = torch.where(variance > 0, variance.clamp(min=1e-300).rsqrt(), 0.0)
     scale = torch.where(variance.isnan(), torch.nan, scale)
-    return (rough + mean).float(), scale.float()
+    return (rough + mean).to(rough.dtype), scale.to(rough.dtype)
 
 
 def _raw255(x: Rows) -> tuple[Tensor, Tensor]:
@@ -439,7 +433,7 @@ def _size(x: Rows) -> int:
 
 
 def _read(x: Rows, index: Tensor) -> Tensor:
-    return x[index].cpu().flatten(1).float()
+    return keep_double(x[index].cpu().flatten(1))
 
 
 def _chunks(x: Rows, index: Tensor) -> Iterator[Tensor]:
@@ -478,7 +472,7 @@ def _rate(rate: float) -> float:
 def _known(what: str, name: str, names: Iterable[str]) -> str:
     names = list(names)
     if name not in names:
-        raise BadInput(unknown(what, name, names))
+        raise BadInput(unknown_name_message(what, name, names))
     return name
 
 
@@ -513,21 +507,16 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
     Returns the kind and the keyword arguments of its function: ("instance", {"rate": 0.4, ...}).
     """
-    kind, _, rest = text.strip().partition(":")
-    readers = _OPTIONS[_known("kind of noise", kind.strip(), KINDS)]
-    kind, first = kind.strip(), next(iter(readers))
-    options: dict[str, Any] = {}
-    for place, item in enumerate(rest.split(",") if rest else []):
-        name, equals, value = (part.strip() for part in item.partition("="))
-        if not equals and place == 0:
-            name, value = first, name
-        elif not equals:
-            raise BadInput(f"{item.strip()!r} in the noise {text!r} needs a name: name=value.")
-        name = _known(f"option of {kind} noise", name, readers)
-        if name in options:
-            raise BadInput(f"the noise {text!r} gives {name} twice; give it once.")
-        options[name] = readers[name](value)
-    return kind, options
+    kind, values, options = parse_spec(text, "the noise", values=1)
+    readers = _OPTIONS[_known("kind of noise", kind, KINDS)]
+    if values:
+        first = next(iter(readers))
+        if first in options:
+            raise BadInput(f"the noise {text!r} gives {first} twice; give it once.")
+        options = {first: values[0]} | options
+    for name in options:
+        _known(f"option of {kind} noise", name, readers)
+    return kind, {name: readers[name](value) for name, value in options.items()}
 
 
 def corrupt(

@@ -111,7 +111,7 @@ def _table(columns: str) -> Callable[[Path], bool]:
 
 def _is_labels(path: Path) -> bool:
     """A table of labels that nobody has edited: `fixed` says where the labels differ."""
-    if not _table("index,label,fixed,given_label(,path)?")(path):
+    if not _table("index,(id,)?label,fixed,given_label(,path)?")(path):
         return False
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     return bool(((frame.label != frame.given_label) == (frame.fixed == "True")).all())
@@ -142,7 +142,8 @@ def _is_record(item: dict[str, Any]) -> bool:
 
 def _is_labelling_config(path: Path) -> bool:
     wanted = (
-        r'<View>\n  <\w+ name="item" value="\$item"/>\n  <Header value="given: \$given_label"/>\n'
+        r'<View>\n  <\w+ name="item" value="\$item"/>\n(  <Header value="id: \$id"/>\n)?'
+        r'  <Header value="given: \$given_label"/>\n'
         r'  <Choices name="label" toName="item" choice="single">\n'
         r"(    <Choice value=[^\n]*/>\n)*\n?  </Choices>\n</View>\n"
     )
@@ -184,9 +185,9 @@ def _begins_with(text: str, within: int = 1000) -> Callable[[Path], bool]:
 
 
 KINDS: dict[str, Callable[[Path], bool]] = {
-    "predictions": _table('index,(path,)?predicted_label,predicted_prob(,"?prob_.*)?'),
+    "predictions": _table('index,(id,)?(path,)?predicted_label,predicted_prob(,"?prob_.*)?'),
     "labels": _is_labels,
-    "issues": _table("index,given_label,predicted_label,label_quality,is_label_issue,.*"),
+    "issues": _table("index,(id,)?given_label,predicted_label,label_quality,is_label_issue,.*"),
     "audit": _has_keys("noise_rate", "num_errors", "per_class", "transition", "issues"),
     "diagnosis": _has_keys("noise_rate", "instance_dependence", "heteroscedastic", "reasons"),
     "label studio": _is_list(_is_task),

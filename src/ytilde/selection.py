@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ytilde.data import IGNORE, BadInput, Batch, Data, Step
+from ytilde.data import IGNORE, BadInput, Batch, Data, StepInfo
 from ytilde.losses import mean
 
 if TYPE_CHECKING:  # both stand on this file
@@ -275,7 +275,7 @@ def _features(net: Net, data: Data, part: Data, trainer: Trainer) -> Tensor:
     if len(shape) == 1 or (shape[0] == 1 and max(shape) <= 32):
         return trainer.map(lambda batch: ((batch.x - net.mean) / net.std).flatten(1), part)
 
-    def plain(batch: Batch, step: Step) -> Tensor:
+    def plain(batch: Batch, step: StepInfo) -> Tensor:
         return mean(net.nll(step.augment(batch.x), batch.y), batch.y)
 
     start = {name: value.clone() for name, value in net.state_dict().items()}

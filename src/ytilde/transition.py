@@ -2,7 +2,7 @@
 
 T[i, j] = P(y = j | clean = i, x): rows sum to one; [K, K] for a class-level T, [B, K, K] for one
 matrix per instance. The noisy posterior is `p @ T`. Leading axes of T are the first leading axes
-of the labels, so a T per image serves all its pixels. Pictures are in `pictures.py`.
+of the labels, so a T per image serves all its pixels. Plots are in `plotting.py`.
 """
 
 from __future__ import annotations

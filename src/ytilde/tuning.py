@@ -1,8 +1,9 @@
-"""The one search: successive halving on noisy validation. It settles every "auto" of a grid.
+"""Every search by noisy validation: the race behind every "auto", and the grids of the benchmark.
 
-Jamieson & Talwalkar, AISTATS 2016: train all candidates briefly, go on with the better third for
-three times as long, and so on. Each length is a training of its own, from scratch: schedules are
-fractions of training, so a short run ends annealed, like the long one it stands for.
+The race is successive halving. Jamieson & Talwalkar, AISTATS 2016: train all candidates briefly, go
+on with the better third for three times as long, and so on. Each length is a training of its own,
+from scratch: schedules are fractions of training, so a short run ends annealed, like the long one
+it stands for. The benchmark trains all of a grid to the end, or what Optuna proposes of it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from typing import Any
 
 from torch import nn
 
-from .checkpoint import write_text
 from .data import BadInput
 from .engine import Diverged, Recipe, Record, Trainer
+from .files import write_text
+from .hashing import digest_of
+from .protocols import SIGN
 
 Candidate = dict[str, Any]  # field -> value
 Fit = Callable[[Any, Recipe, str], Trainer]  # the str names the training in its records
 Score = Callable[[Candidate, int], Record]  # (candidate, epochs) -> {"accuracy": ..., "nll": ...}
-SIGN = {"accuracy": 1.0, "nll": -1.0}  # what a search may go by, and the direction of better
 WORDS = {"accuracy": "accuracy", "nll": "log-likelihood"}
 FRACTIONS = (1 / 9, 1 / 3, 1.0)  # of the epochs: the lengths of the rungs
 KEPT = 1 / 3  # of the candidates, after each rung
@@ -38,8 +40,19 @@ def rungs(epochs: int) -> list[int]:
     return sorted({max(1, round(fraction * epochs)) for fraction in FRACTIONS})
 
 
+def candidates(grid: Mapping[str, Sequence[Any]]) -> list[Candidate]:
+    """Every combination of a grid's values; of no grid the one without fields."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def ranked(scores: Sequence[float | None]) -> list[int]:
+    """The places of the scores, the highest first; equals in their order, None and NaN last."""
+    values = [-math.inf if s is None or math.isnan(s) else s for s in scores]
+    return sorted(range(len(values)), key=lambda k: -values[k])  # stable
+
+
 def race(
-    candidates: Sequence[Candidate], score: Score, epochs: int, by: str
+    rivals: Sequence[Candidate], score: Score, epochs: int, by: str
 ) -> tuple[Candidate, list[Record]]:
     """The candidate that wins, and what was seen: one line for each training.
 
@@ -49,7 +62,7 @@ def race(
     """
     if by not in SIGN:
         raise BadInput(f"a search goes by {' or '.join(SIGN)}, not by {by!r}")
-    alive, seen = list(candidates), []
+    alive, seen = list(rivals), []
     for length in rungs(epochs):
         kept = 1 if length == epochs else max(FINALISTS, math.ceil(KEPT * len(alive)))
         if len(alive) <= kept:
@@ -58,12 +71,10 @@ def race(
         for candidate in alive:
             figures = score(candidate, length)
             seen.append({**candidate, "epochs": length, **figures})
-            value = SIGN[by] * figures.get(by, math.nan)
-            values.append(-math.inf if math.isnan(value) else value)
-        if max(values) == -math.inf:
+            values.append(SIGN[by] * figures.get(by, math.nan))
+        if all(math.isnan(value) or value == -math.inf for value in values):
             raise Diverged(f"none of the {len(alive)} settings tried could be trained")
-        order = sorted(range(len(alive)), key=lambda k: -values[k])  # stable
-        alive = [alive[k] for k in sorted(order[:kept])]
+        alive = [alive[k] for k in sorted(ranked(values)[:kept])]
     return alive[0], seen
 
 
@@ -93,16 +104,14 @@ def settle(
         made, name = cls(**(fields | candidate)), _words(candidate)
         return _noisy_score(fit, made, replace(recipe, epochs=epochs), name)
 
-    candidates = [
-        dict(zip(auto, values, strict=True)) for values in itertools.product(*auto.values())
-    ]
+    rivals = candidates(auto)
     ask = _remembering(score, folder / "race.json", resume) if folder else score
-    best, seen = race(candidates, ask, recipe.epochs, cls.grid_by)
+    best, seen = race(rivals, ask, recipe.epochs, cls.grid_by)
     for name, value in best.items():
         setattr(method, name, value)
     method.race_ = seen  # type: ignore[assignment]
     by = WORDS[cls.grid_by]
-    return [f"{_words(best)} chosen from {len(candidates)} settings by noisy validation {by}"]
+    return [f"{_words(best)} chosen from {len(rivals)} settings by noisy validation {by}"]
 
 
 def choose_method(
@@ -127,6 +136,51 @@ def choose_method(
     ask = _remembering(score, folder / "methods.json", resume) if folder else score
     best, seen = race([{"method": name} for name in names], ask, recipe.epochs, "accuracy")
     return best["method"], seen
+
+
+def propose(
+    grid: Mapping[str, Sequence[Any]],
+    score: Callable[[list[Candidate]], Sequence[float | None]],
+    trials: int,
+    *,
+    journal: Path,
+    study: str,
+    at_once: int = 1,
+    known: Callable[[Candidate], bool] = lambda candidate: True,
+) -> None:
+    """Have this many points of a grid scored, each chosen by Optuna after those before it.
+
+    score: of several points at once, higher is better; None: it could not be trained. The journal
+    remembers a study by its name, and points already scored count, unless they are not `known`.
+    """
+    try:
+        import optuna
+        from optuna.storages.journal import JournalFileBackend
+    except ImportError:
+        raise BadInput("--trials needs Optuna: pip install 'ytilde[tune]'") from None
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    made = optuna.create_study(
+        study_name=study,
+        storage=optuna.storages.JournalStorage(JournalFileBackend(str(journal))),
+        sampler=optuna.samplers.TPESampler(seed=0),
+        direction="maximize",
+        load_if_exists=True,
+    )
+    finished = made.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    left = trials - sum(known(trial.params) for trial in finished)
+    while left > 0:
+        asked = [made.ask() for _ in range(min(left, at_once))]
+        points = [
+            {name: trial.suggest_categorical(name, values) for name, values in grid.items()}
+            for trial in asked
+        ]
+        for trial, value in zip(asked, score(points), strict=True):
+            if value is None:
+                made.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                made.tell(trial, value)
+        left -= len(asked)
 
 
 def _for_search(recipe: Recipe) -> Recipe:
@@ -155,7 +209,7 @@ def _noisy_score(fit: Fit, method: nn.Module, recipe: Recipe, name: str) -> Reco
 
 def _remembering(score: Score, path: Path, resume: bool) -> Score:
     """The same score, which writes its answers down; resumed, it gives those it knows."""
-    answers: list[Any] = json.loads(path.read_text()) if resume and path.exists() else []
+    answers = _read_answers(path) if resume and path.exists() else []
 
     def remembered(candidate: Candidate, epochs: int) -> Record:
         for known, length, figures in answers:
@@ -163,7 +217,24 @@ def _remembering(score: Score, path: Path, resume: bool) -> Score:
                 return figures
         figures = score(candidate, epochs)
         answers.append([candidate, epochs, figures])
-        write_text(path, json.dumps(answers))
+        text = json.dumps(answers)
+        write_text(path, json.dumps({"answers": answers, "digest": digest_of(text)}))
         return figures
 
     return remembered
+
+
+def _read_answers(path: Path) -> list[Any]:
+    """The answers in a file; none where it is damaged, so that what it held is asked again."""
+    try:
+        found = json.loads(path.read_bytes())
+        if isinstance(found, dict):
+            whole = found["digest"] == digest_of(json.dumps(found["answers"]))
+            return found["answers"] if whole else []
+        for candidate, epochs, figures in found:  # of version 0.1: without a digest
+            if not (isinstance(candidate, dict) and isinstance(figures, dict)):
+                return []
+            int(epochs)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return []
+    return found

@@ -1,7 +1,7 @@
 """The operations of RandAugment and AutoAugment on a batch, each image with its own.
 
 They do to 8-bit pictures what Pillow does (ImageOps, ImageEnhance, Image.rotate and transform with
-the nearest pixel), bit for bit where this machine rounds as IEEE 754 says. All images pass through
+the nearest pixel), bit for bit on hardware that rounds as IEEE 754 says. All images pass through
 one pipeline of few kernels, and an operation that is not theirs has settings that change nothing:
 
     a look-up table for each channel    autocontrast, equalize, invert, posterize, solarize

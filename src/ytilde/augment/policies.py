@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ytilde.data import BadInput, unknown
+from ytilde.data import BadInput
 
 from .operations import OPERATIONS, TWO_SIDED, code, constant, operate
 from .transform import Pair
@@ -37,7 +37,7 @@ class RandAugment:
     def __post_init__(self) -> None:
         for name in self.operations:
             if name not in OPERATIONS:
-                raise BadInput(unknown("operation", name, OPERATIONS))
+                raise BadInput(f"unknown operation {name!r}; choose from {', '.join(OPERATIONS)}")
         if not (self.n >= 1 and 0 < self.p <= 1 and self.operations):
             raise BadInput(f"{self} does nothing: n must be 1 or more, and p in (0, 1]")
         if self.magnitude is not None and not 0 <= self.magnitude <= 10:
@@ -80,7 +80,7 @@ class AutoAugment:
         return operate(x, y, kind, strength, self.fill)
 
 
-# The paper's table 7: operation, probability, level; levels that mean nothing are left out.
+# The paper's table 7: operation, probability, level (0 where it means nothing, 10 for all of it).
 _POLICY: tuple[tuple[tuple[str, float, int], tuple[str, float, int]], ...] = (
     (("invert", 0.1, 10), ("contrast", 0.2, 6)),
     (("rotate", 0.7, 2), ("translate_x", 0.3, 9)),

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..data import Batch, Step
+from ..data import Batch, StepInfo
 from ..losses import bi_tempered, mean, tempered_softmax
 from ..method import Method, register, view
 
@@ -30,7 +30,7 @@ class BiTempered(Method):
     grid: ClassVar[Mapping[str, Sequence[float]]] = {"t1": (0.5, 0.7, 0.9), "t2": (1.1, 2, 4)}
     grid_by: ClassVar[str] = "accuracy"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         nll = bi_tempered(self.net(x), y, float(self.t1), float(self.t2), self.smoothing)
         return mean(nll, y)

@@ -18,7 +18,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..data import IGNORE, Batch, Data, Spec, Step
+from ..data import IGNORE, Batch, Data, Spec, StepInfo
 from ..engine import Loss, Trainer
 from ..losses import mean
 from ..method import Method, register, view
@@ -78,7 +78,7 @@ class BLTM(Method):
             "transition", self.t_loss, params, data, epochs=epochs, rows=rows, validate=False
         )
 
-    def t_loss(self, batch: Batch, step: Step) -> Tensor:
+    def t_loss(self, batch: Batch, step: StepInfo) -> Tensor:
         """-log T(x)[bayes, y], and the prior of the residual."""
         x, y = view(batch, step)
         with torch.no_grad():
@@ -87,7 +87,7 @@ class BLTM(Method):
         nll = forward_nll(safe_log(sure.float()), self.rows(h), y)
         return mean(nll, y) + self.rows.penalty(self.spread) / self.spec.num_train
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         return mean(forward_nll(self.net.log_probs(x), self.transition(batch), y), y)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..data import Batch, Step
+from ..data import Batch, StepInfo
 from ..losses import bootstrap_hard, bootstrap_soft, mean
 from ..method import Method, register, view
 
@@ -26,7 +26,7 @@ class BootstrapSoft(Method):
 
     ranges = "0 <= beta <= 1"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         return mean(bootstrap_soft(self.net(x), y, self.beta, self.detach), y)
 
@@ -40,6 +40,6 @@ class BootstrapHard(Method):
 
     ranges = "0 <= beta <= 1"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         return mean(bootstrap_hard(self.net(x), y, self.beta), y)

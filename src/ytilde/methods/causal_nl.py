@@ -32,8 +32,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data import IGNORE, BadInput, Batch, Data, Spec, Step, unknown
+from ..data import IGNORE, BadInput, Batch, Data, Spec, StepInfo
 from ..engine import Trainer
+from ..errors import unknown_name_message
 from ..generative import CausalModel, elbo_terms, exact_posterior, expected_terms
 from ..heads import Softmax
 from ..losses import ce, elr, gce, mean, weighted_mean
@@ -136,14 +137,14 @@ class CausalNL(Method):
         self.net.load_state_dict(start)
         return epochs
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = step.augment(batch.x), batch.y
         bound, logits = self.branch(x, y, step, self.net, self.model, self.table)
         peer_bound, peer = self.branch(x, y, step, self.peer, self.peer_model, self.peer_table)
         return bound + peer_bound + RULES[self.rule](self, logits, peer, batch, step)
 
     def branch(
-        self, x: Tensor, y: Tensor, step: Step, net: Net, model: CausalModel, table: Net | None
+        self, x: Tensor, y: Tensor, step: StepInfo, net: Net, model: CausalModel, table: Net | None
     ) -> tuple[Tensor, Tensor]:
         """One branch's weighted negative bound, a scalar, and its logits of q(Y|x) [B, K]."""
         logits, scaled = net(x), self.scaled(x)
@@ -153,7 +154,9 @@ class CausalNL(Method):
         bound = self.bound(model, scaled, y, posterior.given(y), step)
         return bound + mean(ce(logits, y), y), posterior.log_clean
 
-    def bound(self, model: CausalModel, x: Tensor, y: Tensor, logits: Tensor, step: Step) -> Tensor:
+    def bound(
+        self, model: CausalModel, x: Tensor, y: Tensor, logits: Tensor, step: StepInfo
+    ) -> Tensor:
         """b0 reconstruction + b1 noisy NLL + b2 negative entropy + b3 KL, means over the batch."""
         if self.hold:
             # Hard labels: mixtures of both would teach the decoder one manifold for all classes.
@@ -200,7 +203,7 @@ class CausalNL(Method):
 
     def scaled(self, x: Tensor) -> Tensor:
         """What the causal model sees: features standardised, images as they are, in [0, 1]."""
-        return x if x.dim() > 2 else (x - self.net.mean) / self.net.std
+        return x if x.dim() > 2 else ((x - self.net.mean) / self.net.std).float()
 
     def unscaled(self, x: Tensor) -> Tensor:
         return x if x.dim() > 2 else x * self.net.std + self.net.mean
@@ -208,10 +211,10 @@ class CausalNL(Method):
 
 # ---- the rules: both classifiers' logits [B, K] -> a scalar --------------------------------------
 
-Rule = Callable[[CausalNL, Tensor, Tensor, Batch, Step], Tensor]
+Rule = Callable[[CausalNL, Tensor, Tensor, Batch, StepInfo], Tensor]
 
 
-def _co_teaching(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: Step) -> Tensor:
+def _co_teaching(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: StepInfo) -> Tensor:
     nll, peer_nll = ce(logits, batch.y), ce(peer, batch.y)
     keep = keep_schedule(step.epoch, step.epochs, m.noise_rate, m.warm_up)
     weights, peer_weights = co_teaching(nll, peer_nll, keep, batch.y)
@@ -219,29 +222,29 @@ def _co_teaching(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: 
     return total / weights.sum().clamp_min(1) if m.variant == "official" else total
 
 
-def _decoupling(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: Step) -> Tensor:
+def _decoupling(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: StepInfo) -> Tensor:
     differ = disagreement(logits, peer)
     weights = torch.where(step.progress < m.warm_up, torch.ones_like(differ), differ)
     weights = weights * (batch.y != IGNORE)
     return weighted_mean(ce(logits, batch.y), weights) + weighted_mean(ce(peer, batch.y), weights)
 
 
-def _t_revision(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: Step) -> Tensor:
+def _t_revision(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: StepInfo) -> Tensor:
     T, y = revised(m.matrix, m.slack), batch.y
     nll, peer_nll = (forward_nll(q.log_softmax(-1), T, y) for q in (logits, peer))
     return mean(nll, y) + mean(peer_nll, y)
 
 
-def _ce(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: Step) -> Tensor:
+def _ce(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: StepInfo) -> Tensor:
     return mean(ce(logits, batch.y), batch.y) + mean(ce(peer, batch.y), batch.y)
 
 
-def _gce(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: Step) -> Tensor:
+def _gce(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: StepInfo) -> Tensor:
     y, q = batch.y, float(GCE.q)
     return mean(gce(logits, y, q), y) + mean(gce(peer, y, q), y)
 
 
-def _elr(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: Step) -> Tensor:
+def _elr(m: CausalNL, logits: Tensor, peer: Tensor, batch: Batch, step: StepInfo) -> Tensor:
     total = _ce(m, logits, peer, batch, step)
     for q, memory in ((logits, m.memory), (peer, m.peer_memory)):
         targets = memory.update(batch.index, q, ELR.beta)
@@ -261,4 +264,4 @@ RULES: dict[str, Rule] = {
 
 def _known(what: str, name: str, known: Any) -> None:
     if name not in known:
-        raise BadInput(unknown(f"{what} of causal_nl", name, list(known)))
+        raise BadInput(unknown_name_message(f"{what} of causal_nl", name, list(known)))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data import IGNORE, Data, Spec, Step
+from ..data import IGNORE, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..heads import Head
 from ..losses import ce, mean, soft_ce
@@ -86,7 +86,7 @@ class CC(DivideMix):
         twins = sum(mean(ce(twin(features), y), y) for twin in net.twins)
         return self.penalised(net.head(h), y) + twins
 
-    def one_loss(self, net: Net, x: Tensor, targets: Tensor, step: Step) -> Tensor:
+    def one_loss(self, net: Net, x: Tensor, targets: Tensor, step: StepInfo) -> Tensor:
         assert isinstance(net, TwinNet)
         h = net.features(x)
         features, half = net.bottleneck(h), len(x) // 2

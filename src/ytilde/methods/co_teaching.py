@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import Batch, Data, Spec, Step
+from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import weighted_mean
 from ..method import Method, register, view
@@ -39,7 +39,7 @@ class CoTeaching(Method):
         self.noise_rate.fill_(auto_rate(self.rate, self.net, data, trainer))
         super().fit(data, trainer)
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         nll, peer_nll = self.net.nll(x, y), self.peer.nll(x, y)
         keep = keep_schedule(step.epoch, step.epochs, self.noise_rate, self.warm_up)

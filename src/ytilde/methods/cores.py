@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import IGNORE, Batch, Step
+from ..data import IGNORE, Batch, StepInfo
 from ..losses import ce, cores, soft_ce, weighted_mean
 from ..method import Method, register, view
 
@@ -28,7 +28,7 @@ class Cores(Method):
 
     ranges = "beta >= 0, 0 <= warmup <= 1, 0 <= ramp <= 1, 0 <= sieve <= 1"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         logits = self.net(x)
         beta = self.beta * ((step.progress - self.warmup) / self.ramp).clamp(0, 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import IGNORE, Batch, Spec, Step
+from ..data import IGNORE, Batch, Spec, StepInfo
 from ..losses import ce, weighted_mean
 from ..method import Method, register, view
 from ..selection import disagreement
@@ -28,7 +28,7 @@ class Decoupling(Method):
         super().build(spec)
         self.peer = self.new_net()
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         logits, peer_logits = self.net(x), self.peer(x)
         differ = disagreement(logits, peer_logits)

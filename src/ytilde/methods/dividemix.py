@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..augment import two_views
-from ..data import IGNORE, Batch, Data, Spec, Step
+from ..data import IGNORE, Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import ce, mean, soft_ce, symmetric_beta
 from ..method import Method, Net, register
@@ -96,7 +96,7 @@ class DivideMix(Method):
 
     # ---- losses -------------------------------------------------------------------------------
 
-    def warm_loss(self, batch: Batch, step: Step) -> Tensor:
+    def warm_loss(self, batch: Batch, step: StepInfo) -> Tensor:
         """Cross-entropy of both networks, with the confidence penalty sum p log p."""
         x = step.augment(batch.x)
         return self.plain(self.net, x, batch.y) + self.plain(self.peer, x, batch.y)
@@ -107,7 +107,7 @@ class DivideMix(Method):
     def penalised(self, logits: Tensor, y: Tensor) -> Tensor:
         return mean(ce(logits, y), y) - self.penalty * soft_ce(logits, probs(logits)).mean()
 
-    def semi_loss(self, batches: Mapping[str, Batch], step: Step) -> Tensor:
+    def semi_loss(self, batches: Mapping[str, Batch], step: StepInfo) -> Tensor:
         sides = ((self.net, self.peer, "net"), (self.peer, self.net, "peer"))
         losses = []
         for (net, other, name), right in zip(sides, self.right, strict=True):
@@ -118,7 +118,13 @@ class DivideMix(Method):
 
     @torch.no_grad()
     def mixmatch(
-        self, net: Net, other: Net, labelled: Batch, unlabelled: Batch, right: Tensor, step: Step
+        self,
+        net: Net,
+        other: Net,
+        labelled: Batch,
+        unlabelled: Batch,
+        right: Tensor,
+        step: StepInfo,
     ) -> tuple[Tensor, Tensor]:
         """Mixed inputs [4 B, ...] and targets [4 B, K]: two labelled views, two unlabelled ones."""
         x = torch.cat(
@@ -139,10 +145,10 @@ class DivideMix(Method):
     def sharpened(self, p: Tensor) -> Tensor:
         return (p.clamp_min(1e-12).log() / self.temperature).softmax(-1)
 
-    def one_loss(self, net: Net, x: Tensor, targets: Tensor, step: Step) -> Tensor:
+    def one_loss(self, net: Net, x: Tensor, targets: Tensor, step: StepInfo) -> Tensor:
         return self.mixed_loss(net(x), targets, step)
 
-    def mixed_loss(self, logits: Tensor, targets: Tensor, step: Step) -> Tensor:
+    def mixed_loss(self, logits: Tensor, targets: Tensor, step: StepInfo) -> Tensor:
         """Eq. 9-12: cross-entropy, squared error of the guesses, and KL(uniform || mean p)."""
         half = len(logits) // 2
         p = probs(logits)

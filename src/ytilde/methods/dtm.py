@@ -29,9 +29,10 @@ import torch
 from torch import Tensor, nn
 
 from ..contrastive import Features, assign, kmeans
-from ..data import IGNORE, BadInput, Batch, Data, Spec, Step, unknown
+from ..data import IGNORE, BadInput, Batch, Data, Spec, StepInfo
 from ..diffusion import DENOISERS, PCA, Diffusion, Schedule
 from ..engine import Recipe, Trainer
+from ..errors import unknown_name_message
 from ..losses import mean, weighted_mean
 from ..method import BackboneFactory, Method, register, view
 from ..readers import fingerprint
@@ -177,7 +178,7 @@ class DTM(Method):
         for _ in trainer.epochs("common", self.common_loss, [*heads, T], rows, **options):
             common.early += common.held_out(cast(Tensor, rows.x))
 
-    def common_loss(self, batch: Batch, step: Step) -> Tensor:
+    def common_loss(self, batch: Batch, step: StepInfo) -> Tensor:
         return self.common.loss(batch.x, batch.y, batch.index, self.lam)
 
     def learn_groups(self, rows: Data, trainer: Trainer) -> None:
@@ -207,20 +208,20 @@ class DTM(Method):
         """What is diffused for rows of these groups: W, or its coefficients."""
         return (self.W if self.pca is None else self.coefficients)[group]
 
-    def diffusion_loss(self, batch: Batch, step: Step) -> Tensor:
+    def diffusion_loss(self, batch: Batch, step: StepInfo) -> Tensor:
         w = self.targets(self.group[batch.index])
         if self.without == "denoising":
             return self.diffusion.regression(w, batch.x).mean()
         return self.diffusion.loss(w, batch.x, step.generator).mean()
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         """Eq. 7, in log space."""
         x, y = view(batch, step)
         return mean(forward_nll(self.net.log_probs(x), self.known_T(batch, step), y), y)
 
     # ---- T(x) ---------------------------------------------------------------------------------
 
-    def known_T(self, batch: Batch, step: Step) -> Tensor:
+    def known_T(self, batch: Batch, step: StepInfo) -> Tensor:
         """T(x) of training rows, for the classifier's stage."""
         if self.without == "diffusion":
             return sigmoid_rows(self.W[self.group[batch.index]])
@@ -422,4 +423,4 @@ def from_scratch(spec: Spec) -> Spec:
 def check(method: Method, field: str, known: tuple[str, ...]) -> None:
     value = getattr(method, field)
     if value not in known:
-        raise BadInput(unknown(f"{field} of {method.name}", value, known))
+        raise BadInput(unknown_name_message(f"{field} of {method.name}", value, known))

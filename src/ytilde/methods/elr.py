@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..data import BadInput, Batch, Data, Spec, Step
+from ..data import BadInput, Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import ce, elr, elr_target, mean
 from ..method import Method, register
@@ -81,7 +81,7 @@ class ELR(Method):
         super().build(spec)
         self.memory = Memory(spec.num_train, spec.num_classes, self.top_k, self.dtype)
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         logits, y = self.net(step.augment(batch.x)), batch.y
         targets = self.memory.update(batch.index, logits, self.beta)
         return mean(ce(logits, y), y) + self.lam * mean(elr(logits, targets), y)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import IGNORE, Batch, Spec, Step
+from ..data import IGNORE, Batch, Spec, StepInfo
 from ..losses import elr, mixup, soft_ce
 from ..method import Net, register
 from .elr import ELR, Memory
@@ -45,14 +45,14 @@ class ELRPlus(ELR):
     def param_groups(self) -> list[Any]:
         return [*self.net.parameters(), *self.peer.parameters()]
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         self.move_averages()
         lam = self.lam * self.strength(step)
         first = self.one_loss(batch, step, lam, self.net, self.peer_average, self.memory)
         return first + self.one_loss(batch, step, lam, self.peer, self.average, self.peer_memory)
 
     def one_loss(
-        self, batch: Batch, step: Step, lam: Tensor, net: Net, teacher: Net, memory: Memory
+        self, batch: Batch, step: StepInfo, lam: Tensor, net: Net, teacher: Net, memory: Memory
     ) -> Tensor:
         x = step.augment(batch.x)
         with torch.no_grad():
@@ -66,7 +66,7 @@ class ELRPlus(ELR):
         losses = soft_ce(logits, given) + lam * elr(logits, targets)
         return losses.sum() / known.sum().clamp(min=1)
 
-    def strength(self, step: Step) -> Tensor:
+    def strength(self, step: StepInfo) -> Tensor:
         """exp(-5 (1 - t)^2), t the part of the ramp that is done (Laine and Aila, ICLR 2017)."""
         ramp = step.progress / self.ramp if self.ramp else torch.ones_like(step.epoch)
         return torch.exp(-5 * (1 - ramp.clamp(max=1)) ** 2)

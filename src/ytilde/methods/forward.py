@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..data import Batch, Data, Spec, Step
+from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import mean
 from ..method import Method, register, view
@@ -50,7 +50,7 @@ class Forward(Method):
         rest = max(1, trainer.recipe.epochs - spent)
         trainer.train("main", self.loss, self.param_groups(), data, epochs=rest)
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         return mean(self.corrected(self.net.log_probs(x), self.transition(batch), y), y)
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..data import Batch, Step
+from ..data import Batch, StepInfo
 from ..losses import gce, mean
 from ..method import Method, register, view
 
@@ -25,6 +25,6 @@ class GCE(Method):
     grid: ClassVar[Mapping[str, Sequence[float]]] = {"q": (0.1, 0.3, 0.5, 0.7, 0.9)}
     grid_by: ClassVar[str] = "accuracy"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         return mean(gce(self.net(x), y, float(self.q)), y)

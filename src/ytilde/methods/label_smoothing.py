@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..data import Batch, Step
+from ..data import Batch, StepInfo
 from ..losses import label_smoothing, mean
 from ..method import Method, register, view
 
@@ -20,6 +20,6 @@ class LabelSmoothing(Method):
 
     ranges = "0 <= smoothing <= 1"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         return mean(label_smoothing(self.net(x), y, self.smoothing), y)

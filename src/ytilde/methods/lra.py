@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..contrastive import Features, neighbours
-from ..data import IGNORE, BadInput, Batch, Data, Spec, Step
+from ..data import IGNORE, BadInput, Batch, Data, Spec, StepInfo
 from ..diffusion import Denoiser, Diffusion, Schedule
 from ..engine import Trainer
 from ..losses import weighted_mean
@@ -94,7 +94,7 @@ class LRA(Method):
         own = {"lr": 1e-3, "optimizer": "adam", "weight_decay": 0.0}  # whatever suits the network
         return [*self.net.parameters(), {"params": list(self.diffusion.parameters())} | own]
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         """Mean squared error of the denoiser for a retrieved label, weighted by its frequency."""
         labels = self.retrieved[batch.index]
         column = torch.rand(len(labels), 1, generator=step.generator, device=labels.device)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..data import Batch, Step
+from ..data import Batch, StepInfo
 from ..losses import mae, mean
 from ..method import Method, register, view
 
@@ -16,6 +16,6 @@ from ..method import Method, register, view
 @register("mae")
 @dataclass(eq=False, repr=False)
 class MAE(Method):
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         return mean(mae(self.net(x), y), y)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import Batch, Data, Spec, Step
+from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import ce, mean, weighted_mean
 from ..method import Method, register, view
@@ -76,12 +76,12 @@ class MEIDTM(Method):
         kept = sure.argsort(descending=True)[: max(1, round(self.keep * len(sure)))]
         self.chosen.zero_().index_fill_(0, kept, 1.0)
 
-    def first_loss(self, batch: Batch, step: Step) -> Tensor:
+    def first_loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         log_p = self.net.log_probs(x)
         return mean(ce(log_p, y) + self.entropy * (log_p.exp() * log_p).sum(-1), y)
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         log_p = self.net.log_probs(x)
         p = log_p.detach().float().exp()

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import BadInput, Batch, Data, Spec, Step, unknown
+from ..data import BadInput, Batch, Data, Spec, StepInfo
 from ..engine import Trainer
+from ..errors import unknown_name_message
 from ..losses import mean
 from ..method import Method, register, view
 from ..selection import auto_rate, keep_schedule, pace_threshold, self_paced, small_loss
@@ -36,7 +37,7 @@ class MentorNet(Method):
 
     def build(self, spec: Spec) -> None:
         if self.mentor not in MENTORS:
-            raise BadInput(unknown("mentor", self.mentor, MENTORS))
+            raise BadInput(unknown_name_message("mentor", self.mentor, MENTORS))
         super().build(spec)
         self.peer = self.new_net() if self.mentor == "small_loss" else None
         self.noise_rate: Tensor
@@ -48,14 +49,14 @@ class MentorNet(Method):
         self.noise_rate.fill_(auto_rate(self.rate, self.net, data, trainer))
         super().fit(data, trainer)
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         total = self.paced(self.net.nll(x, y), y, step, self.threshold[0])
         if self.peer is None:
             return total
         return total + self.paced(self.peer.nll(x, y), y, step, self.threshold[1])
 
-    def paced(self, nll: Tensor, y: Tensor, step: Step, threshold: Tensor) -> Tensor:
+    def paced(self, nll: Tensor, y: Tensor, step: StepInfo, threshold: Tensor) -> Tensor:
         """The mean of weight * nll; moves the threshold, a view of the buffer."""
         burning = step.progress < self.burn_in
         if self.mentor == "self_paced":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..data import Batch, Step
+from ..data import Batch, StepInfo
 from ..losses import ce, mean, mixup
 from ..method import Method, register, view
 
@@ -21,7 +21,7 @@ class Mixup(Method):
 
     ranges = "alpha > 0"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         mixed, y, other, lam = mixup(x, y, self.alpha, generator=step.generator)
         logits = self.net(mixed)

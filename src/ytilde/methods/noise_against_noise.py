@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..data import Batch, Step
+from ..data import Batch, StepInfo
 from ..losses import mean, noise_against_noise
 from ..method import Method, register, view
 
@@ -28,7 +28,7 @@ class NoiseAgainstNoise(Method):
     grid: ClassVar[Mapping[str, Sequence[float]]] = {"sigma": (0.1, 0.2, 0.5, 0.75, 1)}
     grid_by: ClassVar[str] = "accuracy"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         sigma = float(self.sigma)
         return mean(noise_against_noise(self.net(x), y, sigma, generator=step.generator), y)

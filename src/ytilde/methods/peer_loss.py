@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..data import Batch, Step
+from ..data import Batch, StepInfo
 from ..losses import mean, peer_loss
 from ..method import Method, register, view
 
@@ -24,7 +24,7 @@ class PeerLoss(Method):
 
     ranges = "alpha >= 0, 0 <= warmup <= 1, 0 <= ramp <= 1"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         alpha = self.alpha * ((step.progress - self.warmup) / self.ramp).clamp(0, 1)
         return mean(peer_loss(self.net(x), y, alpha, generator=step.generator), y)

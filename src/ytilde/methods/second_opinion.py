@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..augment import Augment, strong_view
-from ..data import IGNORE, Batch, Data, Spec, Step
+from ..data import IGNORE, Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import soft_ce, symmetric_beta
 from ..method import Method, Net, register
@@ -116,13 +116,13 @@ class SecondOpinion(Method):
         self.sharp.fill_(best[1])
         self.stats = {"agree": float((guess == y).float().mean()), "now": float(self.agree[0] / self.agree[1].clamp_min(1)), "Tdiag": float(self.T.diagonal().mean()), "sharp": best[1]}
 
-    def view(self, x: Tensor, step: Step) -> Tensor:
+    def view(self, x: Tensor, step: StepInfo) -> Tensor:
         if max(x.shape[1:]) < 16 or x.dim() == 2:
             noise = torch.randn(x.shape, generator=step.generator, device=x.device)
             return x + self.jitter * self.net.std * noise
         return self.strong(x, generator=step.generator).contiguous(memory_format=torch.channels_last if x.is_cuda else torch.contiguous_format)
 
-    def both_loss(self, batches: Mapping[str, Batch], step: Step) -> Tensor:
+    def both_loss(self, batches: Mapping[str, Batch], step: StepInfo) -> Tensor:
         a, b = batches["a"], batches["b"]
         self.move_averages()
         n = len(a.x)
@@ -181,7 +181,7 @@ class SecondOpinion(Method):
         return self.opinion[k, index] / self.mass[index, None].clamp_min(1e-8)
 
     def one_loss(
-        self, net: Net, weak: Tensor, strong: Tensor, q: Tensor, w: Tensor, step: Step
+        self, net: Net, weak: Tensor, strong: Tensor, q: Tensor, w: Tensor, step: StepInfo
     ) -> Tensor:
         x = torch.cat([weak, strong])
         targets = torch.cat([q, q]) * torch.cat([w, w])[:, None]

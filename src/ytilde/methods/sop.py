@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import Batch, Data, Spec, Step
+from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import mean, sop
 from ..method import Method, register
@@ -42,10 +42,10 @@ class SOP(Method):
             start = torch.randn(spec.num_train, width, generator=spec.generator)
             self.register_buffer(name, self.init * start)
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         return self.fitted(self.net(step.augment(batch.x)), batch, step)
 
-    def fitted(self, logits: Tensor, batch: Batch, step: Step) -> Tensor:
+    def fitted(self, logits: Tensor, batch: Batch, step: StepInfo) -> Tensor:
         """The network's loss with the errors so far; then one step of the errors."""
         u, v = self.u[batch.index], self.v[batch.index]
         nll, _ = sop(logits, batch.y, u, v)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..data import Batch, Step
+from ..data import Batch, StepInfo
 from ..losses import mean, symmetric_ce
 from ..method import Method, register, view
 
@@ -21,6 +21,6 @@ class SymmetricCE(Method):
 
     ranges = "alpha >= 0, beta >= 0"
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         return mean(symmetric_ce(self.net(x), y, self.alpha, self.beta), y)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ..data import Batch, Data, Spec, Step
+from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import ce, mean
 from ..method import register, view
@@ -48,7 +48,7 @@ class TRevision(Reweight):
         params = [*self.net.parameters(), self.slack]
         trainer.train("main", self.revise, params, data, epochs=last, lr=rate, recipe=recipe)
 
-    def revise(self, batch: Batch, step: Step) -> Tensor:
+    def revise(self, batch: Batch, step: StepInfo) -> Tensor:
         """The weighted loss with T + dT and the weight attached."""
         x, y = view(batch, step)
         log_p = self.net.log_probs(x)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import Batch, Data, Spec, Step
+from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import mean, truncated_gce, truncation_weights
 from ..method import Method, register
@@ -33,7 +33,7 @@ class TruncatedGCE(Method):
         self.weights: Tensor
         self.register_buffer("weights", torch.ones(spec.num_train))
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         logits, weights = self.net(step.augment(batch.x)), self.weights[batch.index]
         return mean(truncated_gce(logits, batch.y, weights, self.q, self.k), batch.y)
 

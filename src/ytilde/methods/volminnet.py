@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..data import Batch, Spec, Step
+from ..data import Batch, Spec, StepInfo
 from ..losses import mean
 from ..method import Method, register, view
 from ..transition import SigmoidT, forward_nll, forward_nll_log, given, volume
@@ -43,7 +43,7 @@ class VolMinNet(Method):
             groups.append({"params": list(self.learnt.parameters())} | own)
         return groups
 
-    def loss(self, batch: Batch, step: Step) -> Tensor:
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         log_p = self.net.log_probs(x)
         if self.T is not None:

@@ -1,0 +1,33 @@
+"""Auditing: which labels are wrong, how sure that is, and what to do about them."""
+
+from .audit import Audit, Estimate, audit, overlap
+from .baselines import (
+    BASELINES,
+    aum,
+    confident_learning,
+    knn_vote,
+    margin,
+    self_confidence,
+    small_loss,
+)
+from .context import ReportContext
+from .notes import NOTE_OUT_OF_FOLD, NOTE_WEAK, unlabelled, weakness
+
+__all__ = [
+    "BASELINES",
+    "NOTE_OUT_OF_FOLD",
+    "NOTE_WEAK",
+    "Audit",
+    "Estimate",
+    "ReportContext",
+    "audit",
+    "aum",
+    "confident_learning",
+    "knn_vote",
+    "margin",
+    "overlap",
+    "self_confidence",
+    "small_loss",
+    "unlabelled",
+    "weakness",
+]

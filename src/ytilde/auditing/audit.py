@@ -1,0 +1,270 @@
+"""Which labels are wrong? An audit of anybody's (out-of-fold) probabilities against the labels.
+
+Probabilities and labels alone cannot tell a wrong label from a hard example, so the audit reads
+them twice, leniently and strictly (see `readings`). `p_wrong` is the mean of the two; their
+distance is the model's share of the interval.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from ..data import IGNORE, BadInput
+from ..data.ids import own_text
+from ..files import write_csv, write_text
+from ..outputs import check_replaceable
+from .context import ReportContext
+from .inputs import Array, as_numpy, check_labels, check_transition
+from .notes import Agreement, notes
+from .readings import Evidence, fit_readings
+from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
+
+
+class Estimate(float):
+    """A number with a 95 % interval."""
+
+    low: float
+    high: float
+
+    def __new__(cls, value: float, low: float, high: float) -> Estimate:
+        self = super().__new__(cls, value)
+        self.low, self.high = float(low), float(high)
+        return self
+
+    def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
+        return float(self), self.low, self.high
+
+    def __repr__(self) -> str:
+        return f"{float(self):.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+@dataclass(frozen=True, repr=False)
+class Audit:
+    """What `audit` found.
+
+    issues: a row for every labelled example, in the order given, with cleanlab's names: index,
+        given_label, predicted_label, label_quality in [0, 1] (low = bad), is_label_issue; and
+        predicted_prob (of the predicted label), p_wrong, ambiguity in [0, 1] (two classes tie),
+        runner_up_label and runner_up_prob: the likeliest class beside the given and the predicted
+        one, or, of two classes, the other.
+    transition: T[i, j] = P(given j | true i), rows sum to 1, [K, K].
+    """
+
+    issues: pd.DataFrame
+    noise_rate: Estimate
+    num_errors: Estimate
+    transition: Array
+    per_class: pd.DataFrame
+    pairs: pd.DataFrame
+    names: tuple[str, ...] | None = None
+    notes: list[str] = field(default_factory=list)
+    context: ReportContext = field(default_factory=ReportContext)
+    at_chance: bool = False  # the model agrees with the labels as chance does: nothing can be told
+    unjudged: int = 0  # rows without a label, or whose image cannot be read
+
+    def __repr__(self) -> str:
+        return f"<Audit: {self.summary()}>"
+
+    def summary(self) -> str:
+        """A few sentences for a person."""
+        n, found = len(self.issues), int(self.issues.is_label_issue.sum())
+        if self.at_chance:
+            return f"Nothing can be said of these {n} labels: the model knows no more than chance."
+        low, high = round(self.num_errors.low), round(self.num_errors.high)
+        left_out = f" {self.unjudged} of {n + self.unjudged} rows could not be judged."
+        suspects = f"{found} {'is' if found == 1 else 'are'} more likely wrong than right."
+        return (
+            f"About {round(self.num_errors)} of {n} labels are wrong "
+            f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}). "
+            f"{suspects}{left_out if self.unjudged else ''}"
+        )
+
+    def fixed_labels(self, above: float) -> pd.DataFrame:
+        """The labels, with the suggestion in the place of those whose p_wrong is above this.
+
+        A model at chance level (`at_chance`) fixes none.
+        """
+        if not 0 <= above <= 1:  # NaN too
+            raise BadInput(f"above is a probability from 0 to 1, not {above}")
+        sure = (self.issues.p_wrong > above) & (not self.at_chance)
+        label = self.issues.predicted_label.where(sure, self.issues.given_label)
+        fix = label != self.issues.given_label
+        columns = {"index": self.issues["index"], "label": label, "fixed": fix}
+        return self._named(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
+
+    def with_classes(self, classes: Sequence[Any]) -> Audit:
+        """The same in the classes' own values, one for each of `names`: 7 instead of "7"."""
+        own = dict(zip(self.names or (), classes, strict=True))
+
+        def told(table: pd.DataFrame) -> pd.DataFrame:
+            labels = [column for column in table.columns if column.endswith("label")]
+            return table.assign(**{column: table[column].map(own) for column in labels})
+
+        issues, per_class, pairs = map(told, (self.issues, self.per_class, self.pairs))
+        return replace(self, issues=issues, per_class=per_class, pairs=pairs)
+
+    def _named(self, table: pd.DataFrame) -> pd.DataFrame:
+        """With the ids and the image files of the rows, where they are known."""
+        ids, paths = self.context.ids, self.context.paths
+        if ids is not None:
+            table = table.copy()
+            table.insert(1, "id", [own_text(ids[i]) for i in table["index"]])
+        return table if paths is None else table.assign(path=[paths[i] for i in table["index"]])
+
+    def to_cleanlab(self) -> Array:
+        """T as cleanlab has its noise_matrix: [given, true], columns sum to 1."""
+        return self.transition.T
+
+    def to_csv(self, path: str | os.PathLike[str], force: bool = False) -> None:
+        """Writes `issues`, the worst first; formulas that a spreadsheet would run are harmless."""
+        check_replaceable(Path(path), "issues", force)
+        write_csv(Path(path), self._named(worst_first(self.issues)))
+
+    def to_json(self, path: str | os.PathLike[str], force: bool = False) -> None:
+        """Writes the figures, the tables and the flagged rows (the rest are in the csv)."""
+        check_replaceable(Path(path), "audit", force)
+        figures = {
+            name: {"value": float(e), "low": e.low, "high": e.high}
+            for name, e in (("noise_rate", self.noise_rate), ("num_errors", self.num_errors))
+        }
+        flagged = worst_first(self.issues[self.issues.is_label_issue])
+        if self.context.ids is not None:
+            ids = [own_text(self.context.ids[i]) for i in flagged["index"]]
+            flagged = flagged.assign(id=ids)
+        tables = {
+            "per_class": _records(self.per_class),
+            "pairs": _records(self.pairs),
+            "issues": _records(flagged),
+        }
+        everything = {
+            "rows": len(self.issues),
+            "unjudged": self.unjudged,
+            "at_chance": self.at_chance,
+            **figures,
+            "names": list(self.names) if self.names else None,
+            "transition": self.transition.tolist(),
+            "notes": self.notes,
+            **tables,
+        }
+        text = json.dumps(everything, ensure_ascii=False, allow_nan=False, indent=1)
+        write_text(Path(path), text)
+
+    def to_html(self, path: str | os.PathLike[str], force: bool = False) -> None:
+        """Writes the report, with what `context` holds."""
+        from . import report  # the report stands above the audit, so it is met only here
+
+        check_replaceable(Path(path), "report", force)
+        report.write(self, path)
+
+    def to_label_studio(self, path: str | os.PathLike[str], force: bool = False) -> None:
+        """Writes the flagged rows as Label Studio tasks, and their labelling config beside (.xml).
+
+        The suggestion is each task's prediction; pictures are in the file.
+        """
+        from . import exporters
+
+        exporters.write_label_studio(self, Path(path), force)
+
+    def to_argilla(self, path: str | os.PathLike[str], force: bool = False) -> None:
+        """Writes the flagged rows as Argilla records: `dataset.records.from_json(path)`.
+
+        The dataset needs a LabelQuestion "label" and a field "image" (ImageField) or "item" (text).
+        """
+        from . import exporters
+
+        exporters.write_argilla(self, Path(path), force)
+
+
+def audit(
+    pred_probs: np.ndarray | Tensor | pd.DataFrame,
+    y: Sequence | np.ndarray | Tensor,
+    *,
+    transition: np.ndarray | Tensor | None = None,
+    names: Sequence[str] | None = None,
+) -> Audit:
+    """Judges every label by the probabilities of a model that did not see it.
+
+    pred_probs [N, K] may estimate the clean label (a robust method) or the given one (any
+    classifier); y [N] are classes 0..K-1 or names, -1 = no label. With `transition` ([K, K] or
+    [N, K, K]) the probabilities are taken as the clean posterior f and
+    P(clean = i | x, y = j) = f_i T_ij / sum_k f_k T_kj; without, both are estimated (see above).
+    Without `names` they are a DataFrame's columns, if these are texts, or else the labels sorted.
+    """
+    p = as_numpy(pred_probs)
+    if names is None and isinstance(pred_probs, pd.DataFrame):
+        columns = list(pred_probs.columns)
+        names = columns if all(isinstance(name, str) for name in columns) else None
+    given, names = check_labels(y, p, names)
+    rows = np.flatnonzero(given != IGNORE)
+    evidence = Evidence(p, given, rows, check_transition(transition, p))
+    return _summary(evidence, judge(evidence, fit_readings(evidence)), names)
+
+
+def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
+    """How far the classes overlap: the share of rows whose likeliest class is expected not to be
+    the truth, even in the strict reading, which believes in clear classes wherever it can."""
+    p = as_numpy(pred_probs)
+    given, _ = check_labels(y, p, None)
+    evidence = Evidence(p, given, np.flatnonzero(given != IGNORE), None)
+    _, strict = fit_readings(evidence)
+    doubt = sum(len(part) - strict.clean(part).max(1).sum() for _, part, _, _ in evidence.chunks())
+    return float(doubt / len(evidence.rows))
+
+
+def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None) -> Audit:
+    y = evidence.y[evidence.rows]
+    flagged = verdict.p_wrong > 0.5
+    shown = np.array(names, dtype=object) if names else np.arange(evidence.p.shape[1])
+    issues = pd.DataFrame(
+        {
+            "index": evidence.rows,
+            "given_label": shown[y],
+            "predicted_label": shown[verdict.predicted],
+            "label_quality": verdict.quality,
+            "is_label_issue": flagged,
+            "predicted_prob": verdict.predicted_prob,
+            "p_wrong": verdict.p_wrong,
+            "ambiguity": verdict.ambiguity,
+            "runner_up_label": shown[verdict.runner_up],
+            "runner_up_prob": verdict.runner_up_prob,
+        }
+    )
+    n = len(y)
+    rate = Estimate(*interval(verdict, n))
+    return Audit(
+        issues=issues,
+        noise_rate=rate,
+        num_errors=Estimate(rate * n, rate.low * n, rate.high * n),
+        transition=row_stochastic(verdict.joint),
+        per_class=per_class(verdict, y, flagged, shown),
+        pairs=pairs(verdict, y, flagged, shown),
+        names=names,
+        notes=notes(evidence),
+        at_chance=Agreement.of(evidence.p, evidence.y).is_chance,
+        unjudged=len(evidence.y) - n,
+    )
+
+
+def worst_first(issues: pd.DataFrame) -> pd.DataFrame:
+    """The order is strict: where p_wrong is so near to 1 that it is 1, label_quality still differs.
+
+    Likewise p_wrong among the best.
+    """
+    return issues.sort_values(["label_quality", "p_wrong", "index"], ascending=[True, False, True])
+
+
+def _records(table: pd.DataFrame) -> list[dict]:
+    records = json.loads(table.to_json(orient="records", double_precision=10))
+    if "label_quality" not in table:
+        return records
+    exact = zip(records, table.label_quality.tolist(), strict=True)
+    return [record | {"label_quality": quality} for record, quality in exact]

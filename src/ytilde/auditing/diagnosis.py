@@ -1,0 +1,452 @@
+"""What is wrong with these labels: how much, in which classes, and does it depend on the input?
+
+Everything is answered from features and labels alone, by kernel ridge regression of the labels:
+its leave-one-out predictions cost one matrix product, so the whole chain of estimates can be run
+again on simulated labels, and the test of dependence is calibrated by that (parametric bootstrap).
+
+Without an assumption the question has no answer, for T = I and a blurred truth explain any labels.
+Here it is that the truth is a function of the input wherever the prediction is clear.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike
+from scipy.stats import ttest_1samp
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ..data import IGNORE, BadInput, Batch, Data
+from ..data.precision import narrow
+from ..data.readers import as_array, encode, read_features, split
+from ..engine import Trainer, default_recipe
+from ..files import write_text
+from ..images import without_unreadable
+from ..method import create, fit_method
+from ..outputs import check_replaceable
+from .audit import Audit, audit, overlap
+from .notes import unlabelled, weakness
+
+__all__ = ["Dependence", "Diagnosis", "Paired", "dependence", "diagnose", "diagnose_data"]
+
+RIDGES = (0.3, 1.0, 3.0, 10.0)  # more for noisier labels; the leave-one-out error chooses
+CLEAR = 0.5  # share of the rows predicted a class, those of the largest margin, that is tested
+CLEARER = 0.35  # the same where classes overlap: the model's own errors lie in patches, like noise
+OVERLAP = 0.02  # share of the rows in doubt from which on classes overlap
+NEIGHBOURS = 15
+LEVEL = 0.05
+FEW = 20  # wrong labels under which there is nothing to test
+HEAD_ROWS = 2000  # that two heads are compared on
+TIE = 0.1  # a class whose two likeliest labels are closer than this may be taken for the other
+
+ASSUMPTION = (
+    "Assumes that the truth is a function of the input where the prediction is clear; without such "
+    "an assumption no labels can tell noise that depends on the input from a blurred truth."
+)
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """The test of H0: one T explains the labels. Small p_value: the noise depends on the input.
+
+    gain: nats a label by which the neighbours' labels say more than the class's row of T, on rows
+    whose class is clear; expected: the mean of that under H0. conclusive: False where there are
+    too few wrong labels, or a class has two labels that are nearly as likely.
+    """
+
+    gain: float
+    expected: float
+    p_value: float
+    draws: int
+    conclusive: bool = True
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A paired comparison on held-out noisy labels: nats a label gained, and the t-test's p."""
+
+    gain: float
+    p_value: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` found; `audit` holds the rate with its interval, classes and pairs."""
+
+    rows: int
+    of: int
+    audit: Audit
+    dependence: Dependence
+    heteroscedastic: Paired | None
+    method: str
+    reasons: list[str]
+    notes: list[str] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """The findings, a sentence each."""
+        return "\n".join(self.reasons)
+
+    def to_json(self, path: str | os.PathLike[str], force: bool = False) -> None:
+        check_replaceable(Path(path), "diagnosis", force)
+        rate = self.audit.noise_rate
+        everything = {
+            "rows": self.rows,
+            "of": self.of,
+            "at_chance": self.audit.at_chance,
+            "noise_rate": {"value": float(rate), "low": rate.low, "high": rate.high},
+            "per_class": json.loads(self.audit.per_class.to_json(orient="records")),
+            "pairs": json.loads(self.audit.pairs.to_json(orient="records")),
+            "transition": self.audit.transition.tolist(),
+            "instance_dependence": asdict(self.dependence),
+            "heteroscedastic": asdict(self.heteroscedastic) if self.heteroscedastic else None,
+            "method": self.method,
+            "reasons": self.reasons,
+            "notes": self.notes,
+        }
+        write_text(Path(path), json.dumps(everything, ensure_ascii=False, indent=1))
+
+
+def diagnose(
+    features: ArrayLike | Tensor | pd.DataFrame,
+    y: ArrayLike | Tensor,
+    *,
+    names: Sequence[str] | None = None,
+    most: int = 4000,
+    draws: int = 99,
+    heads: bool = True,
+    seed: int = 0,
+) -> Diagnosis:
+    """Diagnose labels y [N] (classes or names, -1 = none) from features [N, D].
+
+    Columns of texts in a DataFrame count as categories, as in the readers.
+    At most `most` rows are looked at. The features must not come from a network that was trained
+    on these same labels. draws: of the bootstrap; the smallest p-value is 1 / (draws + 1).
+    heads: also compare a heteroscedastic head with a softmax on held-out labels.
+    """
+    x, label, names, left_out = _checked(features, y, names)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(x), generator=generator)[:most].sort().values
+    x, label, of = x[chosen], label[chosen], len(x)
+    k = int(label.max()) + 1 if names is None else len(names)
+    model = Kernel.fit(x, label, k)
+    probs = _probabilities(model.leave_one_out(label, k))
+    found = audit(probs, label, names=names)
+    test = dependence(model, label, k, draws=draws, generator=generator)
+    paired = _compare_heads(Data(x, label, k), seed) if heads else None
+    method, reasons = _recommend(found, test, paired)
+    notes = [*left_out, ASSUMPTION, *weakness(probs, label.numpy())]
+    if len(x) < of:
+        notes.append(f"From {len(x)} of {of} rows, drawn at random; `most` takes more.")
+    return Diagnosis(len(x), of, found, test, paired, method, reasons, notes)
+
+
+def diagnose_data(data: Data, *, most: int = 4000, seed: int = 0, **options: Any) -> Diagnosis:
+    """Diagnose a Data. Pictures other than small grey ones are seen through a network's features.
+
+    That network is trained plainly, and briefly, on half of the rows; the other half is diagnosed,
+    so that the features know nothing of its labels.
+    """
+    if data.y.dim() > 1:
+        raise BadInput("a diagnosis needs one label a row; pixel labels are not diagnosed")
+    left_out = unlabelled(data.y.numpy(), data.num_classes)
+    data, unread = without_unreadable(data.without_clean())
+    shape, of = data.shape, len(data)
+    data = data.rows((data.y != IGNORE).nonzero().squeeze(1))
+    if len(shape) == 1 or (shape[0] == 1 and max(shape) <= 32):
+        rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+        rows = rows[:most].sort().values
+        x = data.x[rows].flatten(1)
+        found = diagnose(x, data.y[rows], names=_names(data), most=most, seed=seed, **options)
+    else:
+        if len(data) < 200:
+            raise BadInput(
+                "a diagnosis of pictures needs at least 200 labelled ones, as half of them train "
+                f"the network it looks through, not {len(data)}"
+            )
+        recipe = default_recipe(shape, len(data) // 2, seed=seed, val=0.0)
+        half, rest = split(data.y, 0.5, recipe.generator("split", "diagnosis"))
+        recipe = default_recipe(
+            shape, len(data) // 2, seed=seed, val=0.0, epochs=max(5, recipe.epochs // 4)
+        )
+        method = create("ce")
+        trainer = fit_method(method, data.rows(half), recipe)
+        kept = data.rows(rest[torch.randperm(len(rest), generator=recipe.generator("split", "d"))])
+        kept = kept.rows(torch.arange(min(most, len(kept))))
+        x = trainer.map(lambda batch: method.net.features(batch.x).float(), kept).cpu()
+        found = diagnose(x, kept.y, names=_names(data), most=most, seed=seed, **options)
+        found.notes.append("Seen through the features of a network trained on the other half.")
+    return Diagnosis(
+        found.rows, of, found.audit, found.dependence, found.heteroscedastic,
+        found.method, found.reasons, [*left_out, *found.notes, *unread],
+    )  # fmt: skip
+
+
+def _names(data: Data) -> tuple[str, ...]:
+    return tuple(data.names or (str(k) for k in range(data.num_classes)))
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+class Kernel(NamedTuple):
+    """Kernel ridge regression over fixed rows: everything about it that labels do not change.
+
+    distance: squared, [N, N]; inverse: of the ridged kernel matrix [N, N].
+    """
+
+    distance: Tensor
+    inverse: Tensor
+
+    @staticmethod
+    def fit(x: Tensor, y: Tensor, num_classes: int) -> Kernel:
+        """Scaling and ridge by the squared leave-one-out error of y, chosen once."""
+        centred = x - x.mean(0)
+        sd = centred.std(0)
+        sd = torch.where(sd > 1e-6 * sd.max().clamp_min(1e-30), sd, torch.inf)
+        scaled = [centred / centred.norm(dim=1).mean().clamp_min(1e-12), centred / sd]
+
+        def error(kernel: Kernel) -> float:
+            wanted = one_hot(y, num_classes).to(x.dtype)
+            return float((kernel.leave_one_out(y, num_classes) - wanted).square().sum(1).mean())
+
+        distances = [torch.cdist(each, each).square() for each in scaled]
+        distance = min(distances, key=lambda d: error(_ridged(d, 1.0)))
+        return min((_ridged(distance, ridge) for ridge in RIDGES), key=error)
+
+    def leave_one_out(self, y: Tensor, num_classes: int) -> Tensor:
+        """What the other rows' labels say of each row, [N, K]; sums to 1, but may leave [0, 1].
+
+        y_i - (G y)_i / G_ii with G the inverse: Rasmussen & Williams 2006, eq. 5.12.
+        """
+        Y = one_hot(y, num_classes).to(self.inverse.dtype)
+        prior = Y.mean(0)
+        return Y - (self.inverse @ (Y - prior)) / self.inverse.diagonal()[:, None]
+
+
+def _ridged(distance: Tensor, ridge: float) -> Kernel:
+    """A Gaussian kernel as wide as the median distance to the tenth neighbour."""
+    near = distance.topk(min(11, len(distance)), largest=False).values[:, -1].median()
+    K = torch.exp(-distance / (2 * near.clamp_min(1e-12)))
+    K.diagonal().add_(ridge)
+    return Kernel(distance, torch.cholesky_inverse(torch.linalg.cholesky(K)))
+
+
+def _probabilities(scores: Tensor) -> np.ndarray:
+    p = scores.clamp(min=1e-3)
+    return (p / p.sum(1, keepdim=True)).numpy()
+
+
+# --- does the noise depend on the input? ----------------------------------------------------------
+
+
+def dependence(
+    model: Kernel, y: Tensor, num_classes: int, *, draws: int, generator: torch.Generator
+) -> Dependence:
+    """Do neighbours of one predicted class share their wrong labels more than one T allows?
+
+    H0's labels are drawn from the estimated T of the predicted classes, and everything from the
+    prediction on is done anew for each draw, so that its errors are in the null distribution too.
+    """
+    doubt = overlap(_probabilities(model.leave_one_out(y, num_classes)), y)
+    clear = CLEAR if doubt < OVERLAP else CLEARER
+    gain, predicted, T = _local_gain(model, y, num_classes, clear)
+    rows = T[predicted]
+    null = []
+    for _ in range(draws):
+        simulated = torch.multinomial(rows, 1, generator=generator).squeeze(1)
+        null.append(_local_gain(model, simulated, num_classes, clear)[0])
+    # gains that differ by rounding alone are ties, and ties count against dependence
+    higher = sum(value >= gain - 1e-9 for value in null)
+    first, second = T[predicted.unique()].topk(2, 1).values.T
+    wrong = int((y != predicted).sum())
+    conclusive = wrong >= FEW and bool((first - second).min() >= TIE)
+    expected = float(np.mean(null)) if null else 0.0
+    return Dependence(gain, expected, (1 + higher) / (draws + 1), draws, conclusive)
+
+
+def _local_gain(
+    model: Kernel, y: Tensor, num_classes: int, clear: float = CLEAR
+) -> tuple[float, Tensor, Tensor]:
+    """(mean gain in nats of neighbours over T on the clear rows, predicted classes [N], T [K, K]).
+
+    Both guesses of a row's label leave its own out. The neighbours' counts are shrunk to the
+    class's row of T, which weighs as much as they do.
+    """
+    best = model.leave_one_out(y, num_classes).topk(2, 1)
+    predicted, margin = best.indices[:, 0], best.values[:, 0] - best.values[:, 1]
+    T = torch.eye(num_classes, dtype=model.inverse.dtype)
+    gain, count = 0.0, 0
+    for c in range(num_classes):
+        rows = (predicted == c).nonzero().squeeze(1)
+        rows = rows[margin[rows].argsort(descending=True)[: int(clear * len(rows))]]
+        near = min(NEIGHBOURS, len(rows) // 4)
+        if near < 3:
+            continue
+        Y = one_hot(y[rows], num_classes).to(T.dtype)
+        total = Y.sum(0)
+        T[c] = total / len(rows)
+        base = (total - Y + 0.5 / num_classes) / (len(rows) - 0.5)
+        distance = model.distance[rows][:, rows]
+        distance.fill_diagonal_(torch.inf)
+        votes = Y[distance.topk(near, largest=False).indices].sum(1)
+        local = (votes + near * base) / (2 * near)
+        own = y[rows, None]
+        gain += float((local.gather(1, own) / base.gather(1, own)).log().sum())
+        count += len(rows)
+    return gain / max(count, 1), predicted, T
+
+
+# --- does a heteroscedastic head pay? -------------------------------------------------------------
+
+
+def _compare_heads(data: Data, seed: int, folds: int = 3) -> Paired:
+    """Held-out log-likelihood of the noisy labels: a heteroscedastic head minus a softmax."""
+    data = data.rows(torch.arange(min(len(data), HEAD_ROWS)))
+    recipe = default_recipe(data.shape, len(data), seed=seed, val=0.1, keep="best_nll", epochs=15)
+    fold = torch.randperm(len(data), generator=recipe.generator("split", "folds")) % folds
+    gains = []
+    for part in range(folds):
+        train, held = (
+            data.rows((hit).nonzero().squeeze(1)) for hit in (fold != part, fold == part)
+        )
+        het, softmax = (_log_likelihood(name, train, held, recipe) for name in ("het", "ce"))
+        gains.append(het - softmax)
+    gain = torch.cat(gains).double().numpy()
+    return Paired(float(gain.mean()), float(ttest_1samp(gain, 0.0).pvalue), len(gain))
+
+
+def _log_likelihood(name: str, train: Data, held: Data, recipe: Any) -> Tensor:
+    method = create(name, **({"train_samples": 20, "eval_samples": 200} if name == "het" else {}))
+    trainer: Trainer = fit_method(method, train, recipe)
+
+    def own(batch: Batch) -> Tensor:
+        return method.noisy_proba(batch.x).gather(1, batch.y[:, None]).clamp_min(1e-12).log()
+
+    return trainer.map(own, held).flatten().cpu()
+
+
+# --- what to do -----------------------------------------------------------------------------------
+
+
+def _recommend(found: Audit, test: Dependence, paired: Paired | None) -> tuple[str, list[str]]:
+    """A method, and the evidence in sentences."""
+    if found.at_chance:
+        return "elr", [found.summary(), _ADVICE["elr"]]
+    rate = found.noise_rate
+    reasons = [
+        f"About {100 * rate:.1f} % of the labels are wrong "
+        f"(95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %)."
+    ]
+    worst = int(found.per_class.noise_rate.to_numpy().argmax())
+    label, share = found.per_class.label[worst], float(found.per_class.noise_rate[worst])
+    if share > 0.01:
+        reasons.append(f"Most often wrong are labels {label}: {100 * share:.0f} % of them.")
+    depends = test.p_value <= LEVEL and test.conclusive
+    if not test.conclusive:
+        reasons.append(
+            "Whether the noise depends on the input cannot be told: "
+            "there are too few wrong labels, or two labels of one class are about as frequent."
+        )
+    elif depends:
+        reasons.append(
+            f"The noise depends on the input: neighbours share their wrong labels more than one "
+            f"transition matrix allows ({test.gain - test.expected:.3f} nats a label, "
+            f"p = {test.p_value:.3f})."
+        )
+    else:
+        reasons.append(
+            f"No sign that the noise depends on the input (p = {test.p_value:.2f}): one transition "
+            "matrix is enough for these labels, which is no proof that it is the truth."
+        )
+    if paired is not None:
+        better = paired.p_value <= LEVEL and paired.gain > 0
+        how = "better" if better else "no better"
+        reasons.append(
+            f"A heteroscedastic head predicts held-out labels {how} "
+            f"than a softmax ({paired.gain:+.3f} nats a label, p = {paired.p_value:.2g})."
+        )
+    method = _method(found, depends)
+    reasons.append(_ADVICE[method])
+    return method, reasons
+
+
+_ADVICE = {
+    "ce": "Train plainly (ce) and look at the few suspects: `ytilde audit`.",
+    "elr": "Use elr: it needs no rate and no transition matrix, and was best or near the best "
+    "under noise that depends on the input and under uniform noise in our comparisons.",
+    "volminnet": "Use volminnet: most wrong labels of a class go to one other class, which one "
+    "transition matrix for all rows can undo.",
+}
+
+
+def _method(found: Audit, depends: bool) -> str:
+    if found.noise_rate.high < 0.03:
+        return "ce"
+    flipped = found.transition * (1 - np.eye(len(found.transition)))
+    # one wrong class takes most of the errors of the classes that have errors
+    focused = flipped.max(1).sum() > 0.7 * flipped.sum() and flipped.max() > 0.2
+    return "volminnet" if focused and not depends else "elr"
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+def _checked(
+    features: ArrayLike | Tensor | pd.DataFrame,
+    y: ArrayLike | Tensor,
+    names: Sequence[str] | None,
+) -> tuple[Tensor, Tensor, tuple[str, ...] | None, list[str]]:
+    """Features and labels of the labelled rows, the classes' names, and a note on the others."""
+    x = _numbers(features)
+    given = as_array(y, "the labels")
+    if x.dim() < 2 or given.shape != (len(x),):
+        raise BadInput(
+            f"features must be [rows, numbers] with one label a row, not {tuple(x.shape)} "
+            f"with {given.shape} labels"
+        )
+    x = narrow(x.detach().cpu().flatten(1))
+    if not x.isfinite().all():
+        raise BadInput("the features hold NaN or infinite values; remove or fill them")
+    if given.dtype.kind not in "iu":
+        coded, names = encode(given, names)
+        given = coded.numpy()
+    label = torch.from_numpy(given.astype(np.int64))
+    low, high = (int(label.min()), int(label.max())) if len(label) else (0, 0)
+    if low < IGNORE or (names is not None and high >= len(names)):
+        known = "from 0 on" if names is None else f"0 to {len(names) - 1}"
+        raise BadInput(
+            f"labels must be names or classes {known}, or -1 for none, not {low}..{high}"
+        )
+    left_out = unlabelled(label.numpy(), high + 1 if names is None else len(names))
+    keep = label != IGNORE
+    x, label = x[keep], label[keep]
+    if len(label) < 100 or len(label.unique()) < 2:
+        raise BadInput(
+            f"a diagnosis needs at least 100 labelled rows of two classes, not {len(label)} "
+            f"of {len(label.unique())}"
+        )
+    return x, label, None if names is None else tuple(str(name) for name in names), left_out
+
+
+def _numbers(features: ArrayLike | Tensor | pd.DataFrame) -> Tensor:
+    if isinstance(features, Tensor):
+        return features
+    if not isinstance(features, pd.DataFrame):
+        array = np.array(features)
+        if array.dtype.kind not in "biuf":
+            raise BadInput(f"the features hold {array.dtype} instead of numbers")
+        return torch.from_numpy(array)
+    found = read_features(features).data.x
+    if not isinstance(found, Tensor):
+        raise BadInput("the features are a column of images; `ytilde diagnose` reads them")
+    return found

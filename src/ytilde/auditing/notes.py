@@ -1,0 +1,93 @@
+"""What an audit says of its own limits: weak models, rows without a label, what it assumes."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ..data import IGNORE, BadInput
+from .inputs import Labels
+from .readings import Evidence
+
+NOTE_ASSUMPTION = (
+    "Without a clean sample the rate is known only under an assumption: the truth is nearly a "
+    "function of the input. The interval spans a lenient and a strict reading of it."
+)
+WEAK = 0.7  # of the labels are the model's best guess: below, it may be the model that is wrong
+NOTE_WEAK = (
+    "The model's best guess is the given label in only {share:.0f} % of the rows: either that many "
+    "labels are wrong, or the model is too weak to judge them. Look at some before you fix any, or "
+    "train longer, with more data or a better network."
+)
+CHANCE = 0.05  # a model whose Cohen's kappa with the labels is not surely above this cannot judge
+NOTE_CHANCE = (
+    "The model's best guess is the given label in only {share:.0f} % of the rows, where chance "
+    "alone gives {chance:.0f} %: it has learnt next to nothing of these labels, so it cannot tell "
+    "which are wrong. Change no label by this audit. See whether inputs and labels belong "
+    "together, then train longer, with more data or a better network, and audit again."
+)
+MANY_UNLABELLED = 0.05  # of the rows are -1, and a class is missing: it may be meant as that class
+NOTE_OUT_OF_FOLD = "The probabilities should come from models that did not train on the row."
+
+
+def notes(evidence: Evidence) -> list[str]:
+    """All that holds for what was audited, the most urgent first."""
+    assumption = [NOTE_ASSUMPTION] if evidence.transition is None else []
+    left_out = unlabelled(evidence.y, evidence.p.shape[1])
+    return [*left_out, *weakness(evidence.p, evidence.y), *assumption, NOTE_OUT_OF_FOLD]
+
+
+def unlabelled(y: Labels, num_classes: int) -> list[str]:
+    """What to say of rows whose label is -1, for none. Refused where -1 was meant as a class.
+
+    That is: one of two classes is missing, or of more the last, with -1 in many rows.
+    """
+    none = int((y == IGNORE).sum())
+    if not none:
+        return []
+    missing = np.setdiff1d(np.arange(num_classes), y)
+    many = none >= MANY_UNLABELLED * len(y) and num_classes - 1 in missing
+    if len(missing) == 1 and (num_classes == 2 or many):
+        raise BadInput(
+            f"The labels hold -1, which means no label, and class {missing[0]} in no row; code the "
+            f"classes as 0 to {num_classes - 1}."
+        )
+    return [f"{none} of {len(y)} rows {'has' if none == 1 else 'have'} no label (-1)."]
+
+
+class Agreement(NamedTuple):
+    """How often the best guess is the given label."""
+
+    share: float
+    chance: float  # the same for guesses and labels that know nothing of each other
+    error: float  # its standard deviation for such
+
+    @staticmethod
+    def of(p: np.ndarray, y: Labels) -> Agreement:
+        rows = np.flatnonzero(y != IGNORE)
+        best, given = p[rows].argmax(1), y[rows]
+        guess, label = (np.bincount(v, minlength=p.shape[1]) / len(rows) for v in (best, given))
+        chance = float(guess @ label)
+        # Fleiss, Cohen and Everitt (1969). The share's binomial is far too large where one class is
+        # frequent: it would hide a perfect model of a rare class.
+        variance = chance + chance**2 - float((guess * label) @ (guess + label))
+        error = math.sqrt(max(0.0, variance) / len(rows))
+        return Agreement(float((best == given).mean()), chance, error)
+
+    @property
+    def is_chance(self) -> bool:
+        """Is Cohen's kappa (1960) below CHANCE, or not surely (95 %, one-sided) above it?
+
+        Guessing the largest class always has kappa 0, however often that is right.
+        """
+        return self.share - 1.645 * self.error - self.chance < CHANCE * (1 - self.chance)
+
+
+def weakness(p: np.ndarray, y: Labels) -> list[str]:
+    """What to say of probabilities [N, K] that seldom agree with the labels [N], if they do."""
+    found = Agreement.of(p, y)
+    if found.is_chance:
+        return [NOTE_CHANCE.format(share=100 * found.share, chance=100 * found.chance)]
+    return [NOTE_WEAK.format(share=100 * found.share)] if found.share < WEAK else []

@@ -1,0 +1,285 @@
+"""The log of a review: every decision is a line, on disk before the page hears of it.
+
+A file of SQLite, append-only, and whole by itself (no WAL beside it). A line is known by the page's
+own random name for it, so a repeated request is never counted twice, and it says which decision it
+replaces, so two tabs cannot overrule each other unseen. Each line carries a digest of itself and
+of the line before, so a damaged file is refused instead of giving other labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Container, Iterator
+from contextlib import closing, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from ...data import BadInput
+from ...files import TEMPORARY, check_writable
+
+LOG = "review.sqlite"
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS decisions (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  request TEXT NOT NULL UNIQUE,     -- the page's name for this decision
+  tab TEXT NOT NULL,
+  row INTEGER NOT NULL,             -- row of the data
+  action TEXT NOT NULL CHECK (action IN ('accept', 'keep', 'choose', 'skip', 'undo')),
+  label INTEGER,                    -- number of the class; null: none was decided on
+  undoes INTEGER UNIQUE REFERENCES decisions (id),
+  at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+)"""
+WITH_DIGESTS = "ALTER TABLE decisions ADD COLUMN digest TEXT"  # logs of ytilde 0.1 have none
+LINES = (
+    "SELECT id, request, tab, row, action, label, undoes, at{} FROM decisions "
+    "WHERE id > ? ORDER BY id"
+)
+
+
+class Decision(NamedTuple):
+    """What holds for a row now."""
+
+    id: int
+    row: int
+    action: str
+    label: int | None
+    tab: str
+
+
+class Line(NamedTuple):
+    """A line of the log, as it is written."""
+
+    id: int
+    request: str
+    tab: str
+    row: int
+    action: str
+    label: int | None
+    undoes: int | None
+    at: str
+
+    def digest(self, before: str) -> str:
+        return hashlib.blake2b(f"{before} {tuple(self)!a}".encode(), digest_size=16).hexdigest()
+
+
+class Conflict(Exception):
+    """Somebody else decided on the row in the meantime."""
+
+
+class NotSaved(BadInput):
+    """A decision that could not be written, because the disk is full or another writer is stuck."""
+
+
+class Log:
+    """The decisions of a run. Any number of threads and processes may write at once.
+
+    What holds is kept in memory and brought up to date by the lines that are new, so that a
+    decision costs as much after 50,000 others as at the start. counted: the rows in `counts`.
+    """
+
+    def __init__(self, path: Path, counted: Container[int] | None = None) -> None:
+        self._path, self._counted = path, counted
+        self._one_at_a_time = threading.Lock()
+        self._last, self._digest = 0, ""  # of the last line that was read
+        self._requests: dict[str, int] = {}  # and their rows
+        self._held: dict[int, list[Decision]] = {}  # of each row all that were not undone
+        self._current: dict[int, Decision] = {}  # the last of these, the oldest first
+        self.counts: Counter[str] = Counter()  # of the actions of these
+        self.undone = 0  # decisions that were taken back
+        check_writable(path)
+        if not path.exists():
+            _create(path)
+        try:
+            self._db = sqlite3.connect(
+                path, timeout=30, isolation_level=None, check_same_thread=False
+            )
+            self._db.execute("PRAGMA journal_mode = DELETE")
+            self._db.execute("PRAGMA synchronous = EXTRA")
+            _check(self._db, path)
+            self._catch_up()
+            written = self._db.execute("SELECT seq FROM sqlite_sequence").fetchall()
+            if written != ([(self._last,)] if self._last else []):
+                raise _damaged(path, "lines are missing at its end")
+        except sqlite3.OperationalError as error:
+            raise BadInput(f"{path} cannot be used ({error}); move it away") from error
+        except sqlite3.Error as error:
+            raise _damaged(path, error) from error
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """A transaction that nobody else writes in; it is on disk when the block ends."""
+        with self._one_at_a_time:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._catch_up()
+                yield
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise NotSaved(
+                    f"This decision is not saved: {self._path} cannot be written ({error}). Make "
+                    "room if the disk is full, then decide again; all before it is saved."
+                ) from error
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._one_at_a_time:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise BadInput(f"{self._path} cannot be read ({error})") from error
+
+    def _catch_up(self) -> None:
+        """What was written since it was last read, by this process or another."""
+        for *values, digest in self._db.execute(LINES.format(", digest"), (self._last,)):
+            line = Line(*values)
+            if line.id != self._last + 1 or digest != line.digest(self._digest):
+                raise _damaged(self._path, f"decision {line.id} is not as it was written")
+            self._last, self._digest = line.id, digest
+            self._requests[line.request] = line.row
+            self._take(line)
+
+    def _take(self, line: Line) -> None:
+        held = self._held.setdefault(line.row, [])
+        before = self._current.pop(line.row, None)
+        if line.action == "undo":
+            self.undone += 1
+            held[:] = [decision for decision in held if decision.id != line.undoes]
+        else:
+            held.append(Decision(line.id, line.row, line.action, line.label, line.tab))
+        if held:
+            self._current[line.row] = held[-1]
+        if held and line.action == "undo":  # an older one holds again, in its old place
+            self._current = dict(sorted(self._current.items(), key=lambda item: item[1].id))
+        if self._counted is None or line.row in self._counted:
+            self.counts.update([held[-1].action] if held else [])
+            self.counts.subtract([before.action] if before else [])
+
+    def refresh(self) -> None:
+        """Take in what other processes wrote."""
+        with self._reading():
+            self._catch_up()
+
+    def holds(self, row: int) -> Decision | None:
+        """The decision on a row, as of the last refresh."""
+        return self._current.get(row)
+
+    def current(self) -> dict[int, Decision]:
+        """The last decision on each row that was not undone, the oldest first."""
+        with self._reading():
+            self._catch_up()
+            return dict(self._current)
+
+    def decide(
+        self, request: str, tab: str, row: int, action: str, label: int | None, seen: int
+    ) -> None:
+        """seen: the id of the decision that this one replaces, 0 for none."""
+        with self._open():
+            if request not in self._requests:
+                held = self._current.get(row)
+                if (held.id if held else 0) != seen:
+                    raise Conflict
+                self._append(request, tab, row, action, label, None)
+
+    def undo(self, request: str, tab: str) -> int | None:
+        """Takes back the last decision of this tab that still holds; returns its row."""
+        with self._open():
+            if request in self._requests:
+                return self._requests[request]
+            own = next((d for d in reversed(self._current.values()) if d.tab == tab), None)
+            if own is None:
+                return None
+            self._append(request, tab, own.row, "undo", None, own.id)
+            return own.row
+
+    def _append(
+        self, request: str, tab: str, row: int, action: str, label: int | None, undoes: int | None
+    ) -> None:
+        """Written, not yet taken: it is read again with what others write, once it is on disk."""
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+        line = Line(self._last + 1, request, tab, row, action, label, undoes, at)
+        self._db.execute(
+            "INSERT INTO decisions (id, request, tab, row, action, label, undoes, at, digest) "
+            "VALUES (?,?,?,?,?,?,?,?,?)",
+            (*line, line.digest(self._digest)),
+        )
+
+
+def _create(path: Path) -> None:
+    """A new log, whole or not at all: an empty file is then always a damaged one."""
+    if any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal")):
+        raise _damaged(path, "it is missing, and a part of it is not")
+    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    try:
+        with closing(sqlite3.connect(temporary)) as db:
+            db.execute(SCHEMA)
+            db.execute(WITH_DIGESTS)
+        _publish(temporary, path)
+    except (sqlite3.Error, OSError) as error:
+        raise BadInput(f"cannot write {path}: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    """Under its name, unless another process was first: its log is not replaced."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        if not path.exists():
+            os.replace(temporary, path)
+
+
+def _check(db: sqlite3.Connection, path: Path) -> None:
+    """Refuse a damaged file; lines of an older ytilde get their digests, as they are now."""
+    if not path.stat().st_size:
+        raise _damaged(path, "it is empty")
+    ((told,),) = db.execute("PRAGMA integrity_check(1)")
+    if told != "ok":
+        raise _damaged(path, told)
+    tables = _tables(db)
+    if tables == _expected():
+        return
+    if tables != _expected(digests=False):
+        raise _damaged(path, "its tables are not those of a review")
+    db.execute("BEGIN IMMEDIATE")
+    if _tables(db) == tables:  # nobody else was first
+        db.execute(WITH_DIGESTS)
+        before, digests = "", []
+        for values in db.execute(LINES.format(""), (0,)):
+            line = Line(*values)
+            before = line.digest(before)
+            digests.append((before, line.id))
+        db.executemany("UPDATE decisions SET digest = ? WHERE id = ?", digests)
+    db.execute("COMMIT")
+
+
+def _tables(db: sqlite3.Connection) -> list[tuple[str, str, str, str | None]]:
+    return db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+
+
+@cache
+def _expected(digests: bool = True) -> list[tuple[str, str, str, str | None]]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute(SCHEMA)
+        if digests:
+            db.execute(WITH_DIGESTS)
+        return _tables(db)
+
+
+def _damaged(path: Path, reason: object) -> BadInput:
+    return BadInput(
+        f"{path} is damaged ({reason}), so no decision in it is used; put a copy of it back, or "
+        "move it away and review again"
+    )

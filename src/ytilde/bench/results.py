@@ -1,0 +1,105 @@
+"""The results files: one JSON line a run in `results/TABLE.jsonl`, and what they say.
+
+A line carries the hash of its run's inputs, so what is there already is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..files import locked
+from ..protocols import PROTOCOLS, validation_score
+from ..tuning import ranked
+from .tables import Cell, Job, Table, is_of
+
+STANDARD = Path("results")
+Line = dict[str, Any]  # of a results file
+
+
+def default_results(scale: str) -> Path:
+    """Runs on made data are no results."""
+    return Path("runs/tiny") if scale == "tiny" else STANDARD
+
+
+def load_results(folder: Path) -> list[Line]:
+    """The lines of all results files, in order; a line that is broken is passed over."""
+    texts = (t for path in sorted(folder.glob("*.jsonl")) for t in path.read_bytes().splitlines())
+    return [line for text in texts if (line := _read(text)) is not None]
+
+
+_FIGURES = dict[str, float]
+_ALWAYS: dict[str, Any] = {"hash": str, "experiment": str}
+_NEEDED = {  # by status: what the reports rely on, and its type
+    "failed": _ALWAYS | {"error": str},
+    "done": _ALWAYS
+    | {"seed": int, "inputs": dict, "noise_rate": float | None, "seconds": float, "device": str}
+    | {"commit": str | None, "last": _FIGURES},
+}
+
+
+def _read(text: bytes) -> Line | None:
+    """A line of a results file; None: a crash cut it short, or it does not tell of a run."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or line.get("status") not in tuple(_NEEDED):
+        return None
+    needed = _NEEDED[line["status"]]
+    sound = all(name in line and is_of(line[name], hint) for name, hint in needed.items())
+    return line if sound and (line["status"] == "failed" or _has_figures(line)) else None
+
+
+def _has_figures(line: Line) -> bool:
+    """Has a result, by each of its protocols, all that its inputs ask to be measured?"""
+    run_inputs = line["inputs"]
+    tests = run_inputs.get("tests", [])
+    if not is_of(tests, list[str]):
+        return False
+    wanted = {"test_accuracy", "test_nll", *(f"{name}/test_accuracy" for name in tests[1:])}
+    wanted |= {"test_miou"} if run_inputs.get("miou") else set()
+    wanted |= {"noisy_test_accuracy", "noisy_test_nll"} if run_inputs.get("noisy_test") else set()
+    needed = dict.fromkeys(PROTOCOLS, wanted)
+    needed |= {name: {"val_accuracy", "val_nll"} for name in ("val_last", "val_chosen")}
+    present = {name: keys for name, keys in needed.items() if name in line}
+    return all(is_of(line[k], _FIGURES) and keys <= set(line[k]) for k, keys in present.items())
+
+
+def done(folder: Path) -> dict[str, Line]:
+    """The result of every run that has one, by its hash; whichever table asked for it."""
+    return {line["hash"]: line for line in load_results(folder) if line["status"] == "done"}
+
+
+def append(path: Path, line: Line) -> None:
+    """Add a line, unless the file holds the result of that run already."""
+    with locked(path.parent / f".{path.stem}.lock"), path.open("a+b") as file:
+        file.seek(0)
+        before = file.read()
+        result = f'"hash": "{line["hash"]}", "status": "done"'.encode()
+        if any(result in text and _read(text) for text in before.splitlines()):
+            return
+        cut = b"\n" if before and not before.endswith(b"\n") else b""  # after a crash
+        file.write(cut + json.dumps(line).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# ---- what noisy validation finds best -----------------------------------------------------------
+
+
+def validation(table: Table, line: Line | None) -> float | None:
+    """How good noisy validation finds a run, higher is better; None: it failed, or has none."""
+    where = "val_chosen" if table.protocol == "chosen" else "val_last"
+    return None if line is None or where not in line else validation_score(line[where], table.by)
+
+
+def best_point(table: Table, cell: Cell, scale: str, lines: Iterable[Line]) -> Cell | None:
+    """The cell with the best fields of those tried; the first of equals; None: nothing tried."""
+    known, points = {line["hash"]: line for line in lines}, cell.points()
+    scores = [validation(table, known.get(Job(point, scale, 0).hash)) for point in points]
+    best = ranked(scores)[0]
+    return points[best] if cell.grid and scores[best] is not None else None

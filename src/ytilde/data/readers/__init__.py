@@ -1,0 +1,31 @@
+"""`read`: a user's files, folders and objects become `Data`."""
+
+from ..fingerprint import fingerprint
+from ..splits import split
+from .arrays import as_inputs
+from .convert import as_array
+from .dispatch import read
+from .labels import class_name, encode
+from .objects import Items
+from .source import Schema, Source
+from .tables import CATEGORIES, TABLES, label_column, read_features
+from .texts import array_texts, file_texts
+
+__all__ = [
+    "CATEGORIES",
+    "TABLES",
+    "Items",
+    "Schema",
+    "Source",
+    "array_texts",
+    "as_array",
+    "as_inputs",
+    "class_name",
+    "encode",
+    "file_texts",
+    "fingerprint",
+    "label_column",
+    "read",
+    "read_features",
+    "split",
+]

@@ -1,0 +1,182 @@
+"""`read`: whatever holds a user's data becomes `Data`, or one sentence says what is wrong with it.
+
+Rows are counted from 0 everywhere, messages included.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ... import datasets
+from ...errors import BadInput, sentence
+from ..images import Images
+from ..types import IGNORE, Data
+from .arrays import read_arrays, read_npz
+from .folders import read_folder
+from .objects import read_hugging_face, read_torch_dataset
+from .source import ReadOptions, Schema, Source, with_schema
+from .tables import TABLES, load_table, read_frame
+from .texts import file_texts
+
+
+def read(
+    source: Any,
+    *,
+    label: str | None = None,
+    clean_label: str | None = None,
+    image_column: str | None = None,
+    names: Sequence[str] | None = None,
+    schema: Schema | None = None,
+    labelled: bool = True,
+    drop: Sequence[str] = (),
+    data_root: str | Path | None = None,
+    split: str = "train",
+    size: int | None = None,
+    lazy: bool | None = None,
+    strict: bool | None = None,
+    id_column: str | None = None,
+) -> Source:
+    """Read a named set, a csv, tsv, parquet or npz file, a folder of images, or an object.
+
+    Objects: (x, y) arrays, a pandas DataFrame, a Hugging Face or torch Dataset, a Data.
+    label, clean_label, image_column, drop: columns of a table; found by usual names if not given.
+    names: the classes in label order. schema: the training data's, for a second file of its kind.
+    labelled=False: labels are neither needed nor read; y is -1.
+    size, lazy: side of images that differ in size; read them when they are asked for.
+    strict: an image that cannot be read is refused; else its row takes no part in training.
+        Unlabelled data is to be answered row by row, so there it is refused if nothing is said.
+    id_column: what names the rows, never a feature. If not given, columns of whole numbers or short
+        texts that differ in every row are taken as such; "none": they are features.
+    """
+    strict = not labelled if strict is None else strict
+    options = ReadOptions(
+        label,
+        clean_label,
+        image_column,
+        names,
+        schema,
+        labelled,
+        drop,
+        data_root,
+        split,
+        size,
+        lazy,
+        strict,
+        id_column=id_column,
+    )
+    found = _dispatch(source, options)
+    if isinstance(found.data.x, Images):
+        found.data.x.strict = strict
+    data = found.data if labelled else _unlabelled(found.data)
+    _check(data, options, what=_describe(source))
+    if drop and not (found.schema.columns or found.schema.image_column):
+        raise BadInput(f"{sentence(_describe(source))} is no table; it has no column to leave out.")
+    return replace(found, data=data, notes=options.notes)
+
+
+def _dispatch(source: Any, options: ReadOptions) -> Source:
+    if isinstance(source, str | Path):
+        return _path(source, options)
+    if isinstance(source, Data):
+        return with_schema(source)
+    if isinstance(source, pd.DataFrame):
+        return read_frame(source, Path(), options, "the table")
+    if hasattr(source, "column_names") and hasattr(source, "features"):
+        return read_hugging_face(source, options)
+    if isinstance(source, tuple | list) and len(source) == 2:
+        return read_arrays(source[0], source[1], None, options, "the array")
+    if isinstance(source, np.ndarray | Tensor):
+        if options.labelled:
+            raise BadInput("An array of inputs has no labels; give the pair (x, y).")
+        return read_arrays(source, None, None, options, "the array")
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        return read_torch_dataset(source, options)
+    raise BadInput(f"A {type(source).__name__} cannot be read; {_READABLE}.")
+
+
+_READABLE = (
+    "give a named set, a csv, tsv, parquet or npz file, a folder of images, a pair (x, y), a "
+    "DataFrame or a Dataset with a length"
+)
+
+
+def _is_set(source: str | Path, root: str | Path | None) -> bool:
+    """A text that names a set and a file or folder here is refused, for either may be meant.
+
+    Where the sets' own files lie here, a folder of that name is one of theirs.
+    """
+    path = Path(source)
+    if str(source) not in datasets.NAMES or not path.exists():
+        return str(source) in datasets.NAMES
+    if datasets.home(root).resolve() == Path.cwd():
+        return True
+    if isinstance(source, Path):
+        return False
+    kind = "folder" if path.is_dir() else "file"
+    raise BadInput(
+        f"{source} is both a data set's name and a {kind} here; write ./{source} for the {kind}, "
+        f"or run it where no such {kind} is for the set."
+    )
+
+
+def _path(source: str | Path, options: ReadOptions) -> Source:
+    named, path, source = _is_set(source, options.data_root), Path(source), str(source)
+    if named:
+        return with_schema(datasets.load(source, options.data_root, options.split, options.size))
+    if path.is_dir():
+        return read_folder(path, options)
+    if not path.exists():
+        near = difflib.get_close_matches(source.lower(), datasets.NAMES, 3, 0.6)
+        hint = f"did you mean {' or '.join(near)}" if near else _READABLE
+        raise BadInput(f"There is no file, folder or data set {source!r}; {hint}.")
+    kind = path.suffix.lower()
+    if kind == ".npz":
+        return read_npz(path, options)
+    if kind in TABLES:
+        texts = partial(file_texts, path)
+        return read_frame(load_table(path, options), path.parent, options, source, texts)
+    raise BadInput(f"The kind of file of {source} is not known; {_READABLE}.")
+
+
+def _describe(source: Any) -> str:
+    return str(source) if isinstance(source, str | Path) else "the data"
+
+
+def _unlabelled(data: Data) -> Data:
+    return replace(data, y=torch.full_like(data.y, IGNORE), clean=None)
+
+
+def _check(data: Data, options: ReadOptions, what: str) -> None:
+    schema = options.schema
+    if not len(data):
+        raise BadInput(f"There are no rows in {what}.")
+    if len(data.x) != len(data.y):
+        raise BadInput(f"There are {len(data.x)} inputs and {len(data.y)} labels in {what}.")
+    if data.clean is not None and data.clean.shape != data.y.shape:
+        raise BadInput(
+            f"The clean labels of {what} have shape {tuple(data.clean.shape)}, the observed ones "
+            f"{tuple(data.y.shape)}; they must be alike."
+        )
+    if schema is None and options.labelled and data.num_classes < 2:
+        raise BadInput(f"All labels of {what} are alike; learning needs two classes or more.")
+    if schema is not None and list(data.shape) != list(schema.shape):
+        raise BadInput(
+            f"One input of {what} has shape {data.shape}, but the model was fitted on "
+            f"{tuple(schema.shape)}; give data of the same kind."
+        )
+    names = [data.class_name(k) for k in range(data.num_classes)]
+    if schema is not None and options.labelled and names != schema.names:
+        raise BadInput(
+            f"The classes of {what} ({', '.join(names[:5])}, ...) are not those that the model was "
+            f"fitted on ({', '.join(schema.names[:5])}, ...)."
+        )

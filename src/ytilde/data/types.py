@@ -1,0 +1,119 @@
+"""What flows through ytilde: Data, Batch, StepInfo, Spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+IGNORE = -1  # the label of an example or pixel that takes no part in a loss or a metric
+
+
+class Rows(Protocol):
+    """What `Data.x` must be: a tensor, or a lazy reader that reads the rows it is asked for."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...  # (N, ...) like a tensor's
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Tensor) -> Tensor: ...  # [B] int64 -> [B, ...]
+
+
+@dataclass(frozen=True)
+class Data:
+    """A labelled data set.
+
+    x: images [N, C, H, W] (uint8, or float in [0, 1]) or features [N, D] (float32), in memory or
+        as a lazy reader.
+    y: the observed, maybe wrong labels, int64 [N] or, for pixels, [N, H, W]; -1 = ignore.
+    clean: the hidden truth. Only metrics read it; training gets `without_clean()`.
+    """
+
+    x: Rows
+    y: Tensor
+    num_classes: int
+    clean: Tensor | None = None
+    names: tuple[str, ...] | None = None  # class names, in label order
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input: (C, H, W) or (D,)."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def lazy(self) -> bool:
+        return not isinstance(self.x, Tensor)
+
+    def without_clean(self) -> Data:
+        return replace(self, clean=None)
+
+    def rows(self, index: Tensor) -> Data:
+        """The data set made of these rows, in this order."""
+        x = self.x[index] if isinstance(self.x, Tensor) else Subset(self.x, index)
+        clean = None if self.clean is None else self.clean[index]
+        return replace(self, x=x, y=self.y[index], clean=clean)
+
+    def class_name(self, label: int) -> str:
+        return self.names[label] if self.names else str(label)
+
+
+class Subset:
+    """A lazy view of some rows of a lazy reader."""
+
+    def __init__(self, x: Rows, index: Tensor) -> None:
+        self.x, self.index = x, index
+
+    @property
+    def shape(self) -> Sequence[int]:
+        return (len(self.index), *self.x.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        return self.x[self.index[index]]
+
+
+class Batch(NamedTuple):
+    """x raw: images as float in [0, 1], not augmented. index: rows given to fit; -1 = unseen."""
+
+    x: Tensor
+    y: Tensor
+    index: Tensor  # type: ignore[assignment]
+
+
+class StepInfo(NamedTuple):
+    """What a loss may know of where training stands. `epoch` is a tensor on the device."""
+
+    epoch: Tensor  # the current epoch, counted from 0
+    epochs: int
+    generator: torch.Generator
+    augment: Callable[..., Tensor]  # augment(x) -> one random view; augment(x, y) -> the pair
+
+    @property
+    def progress(self) -> Tensor:
+        """How far training has come, in [0, 1): a tensor, so that a captured step follows it."""
+        return self.epoch / self.epochs
+
+
+Step = StepInfo  # its old name
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All that a method may know before fit."""
+
+    num_classes: int
+    num_train: int
+    shape: tuple[int, ...]  # of one input
+    backbone: Callable[[], nn.Module]  # a new network: input -> features [..., dim]
+    dim: int  # of the features
+    generator: torch.Generator  # for draws in build and fit
+    # of the inputs, for the Net's first layer: [C, 1, 1] or [D]; as they are if nothing is said
+    mean: Tensor = field(default_factory=lambda: torch.zeros(()))
+    std: Tensor = field(default_factory=lambda: torch.ones(()))

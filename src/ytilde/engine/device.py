@@ -1,0 +1,60 @@
+"""Where training runs: the device, the memory layout and the precision that are fastest there."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data import BadInput
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that a recipe names; "auto" is a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInput(f"unknown device {name!r}; use auto, cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadInput("no CUDA device is available here; use --device cpu")
+    if name == "cuda" and torch.cuda.current_device():
+        return torch.device("cuda", torch.cuda.current_device())  # one of many: this process's
+    return device
+
+
+def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """The type that networks compute in."""
+    low = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+    return torch.bfloat16 if low else torch.float32
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> Any:
+    """A context in which networks compute in this type."""
+    if dtype == torch.float32:
+        return nullcontext()
+    # no cache of casted weights: a captured step must cast them anew at every replay
+    return torch.autocast(device.type, dtype=dtype, cache_enabled=False)
+
+
+def layout(module: nn.Module, device: torch.device) -> torch.memory_format:
+    """How maps lie in memory: on CUDA channels last, where convolutions are fastest.
+
+    Not beside GroupNorm, whose kernel takes the plain layout alone: two transposes each. On CPUs
+    channels last would be faster too, but backward convolutions of torch 2.13 crash in it.
+    """
+    grouped = any(isinstance(part, nn.GroupNorm) for part in module.modules())
+    plain = device.type != "cuda" or grouped
+    return torch.contiguous_format if plain else torch.channels_last
+
+
+def to_device(module: nn.Module, device: torch.device) -> None:
+    """Move a module to the device, its kernels in the memory layout that is fastest there."""
+    module.to(device)
+    fastest = layout(module, device)
+    for p in module.parameters():
+        if p.dim() == 4:
+            p.data = p.data.contiguous(memory_format=fastest)

@@ -1,0 +1,184 @@
+"""The one training loop. `Trainer.epochs` reads top to bottom.
+
+Rows are shuffled (feed.py), gathered on the device and handed to the method's loss as a Batch; one
+optimiser step follows (stage.py), on CUDA as one captured graph (graph.py). Every epoch leaves a
+record, is compared with the best one (validate.py) and, in a run folder, saved (state.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Batch, Data
+from .device import autocast, choose_device, choose_dtype
+from .feed import Feed, Index
+from .parallel import Team
+from .recipe import Recipe
+from .stage import Diverged, Loss, Stage
+from .state import Checkpoints, snapshot
+from .validate import Best, History, Record, figures, score_sums
+
+
+class Trainer:
+    """Trains a built method; owns device, precision, random streams, records and checkpoints.
+
+    Args:
+        method: what is trained; the networks and all state are made.
+        recipe: how.
+        val: rows with NOISY labels held out for selection.
+        weights: how often each row is drawn, relative to the others.
+        folder: where checkpoints go; none are written without it.
+        resume: go on with what the folder holds.
+        monitor: called after each validated epoch for figures that are only recorded (test
+            accuracy), never used.
+        on_record: hears of every epoch.
+        checkpoint_every: seconds between two checkpoints at least.
+        team: the processes that train this method together.
+        notes: what the user should know already; more is added, such as a fall-back.
+    """
+
+    def __init__(
+        self,
+        method: nn.Module,
+        recipe: Recipe,
+        *,
+        val: Data | None = None,
+        weights: Tensor | None = None,
+        folder: Path | None = None,
+        resume: bool = False,
+        monitor: Callable[[Trainer], Record] | None = None,
+        on_record: Callable[[Record], None] = lambda record: None,
+        checkpoint_every: float = 0.0,
+        team: Team | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.method, self.recipe, self.val, self.weights = method, recipe, val, weights
+        self.monitor, self.on_record = monitor, on_record
+        self.team, self.notes = team or Team(), list(notes)
+        self.device = choose_device(recipe.device)
+        self.dtype = choose_dtype(recipe.precision, self.device)
+        self.history: History = []
+        self.data: Data | None = None  # the rows given to fit: only theirs have an index
+        self.feed = Feed(method, self.device, self.team, recipe.workers, self.notes, folder)
+        self.checkpoints = Checkpoints(
+            method, folder, resume, checkpoint_every, self.team, self.notes
+        )
+
+    def train(self, stage: str, loss: Loss, params: Any, data: Data, **options: Any) -> History:
+        """Run all epochs of a stage; keeps the last, or the best by noisy validation."""
+        return list(self.epochs(stage, loss, params, data, **options))
+
+    def epochs(
+        self,
+        stage: str,
+        loss: Loss,
+        params: Any,
+        data: Data,
+        *,
+        epochs: int | None = None,
+        lr: float | None = None,
+        rows: Index | None = None,
+        validate: bool = True,
+        recipe: Recipe | None = None,
+    ) -> Iterator[Record]:
+        """Train, and yield a record after every epoch; code between two epochs may change state.
+
+        rows: an index of `data`, a dict of named streams (then `loss` gets a dict of batches, and
+        the first stream sets the length of an epoch), or a function asked before every epoch.
+        """
+        recipe = recipe or self.recipe
+        recipe = replace(recipe, epochs=epochs or recipe.epochs, lr=recipe.lr if lr is None else lr)
+        finished = self.checkpoints.restore_finished_stage(stage)
+        if finished is not None:  # by this run, before it was stopped
+            self.history = finished
+            return
+        run = Stage(self, stage, loss, params, data, recipe, rows)
+        best = Best(recipe, self.val is not None and validate)
+        start, self.history = self.checkpoints.restore(run, best) or (0, self.history)
+        last_good = snapshot(self.method)  # of the last whole epoch
+        for epoch in range(start, recipe.epochs):
+            if best.stale:
+                break
+            began = time.perf_counter()
+            try:
+                with run.random(), run.fused():
+                    step = run.begin(epoch)
+                    for inputs in run.inputs():
+                        step(inputs)
+                    mean_loss = run.mean_loss()
+                record: Record = {"stage": stage, "epoch": epoch + 1, "epochs": recipe.epochs}
+                record |= {"loss": mean_loss, "lr": recipe.lr * run.factor}
+                record["train_seconds"] = round(time.perf_counter() - began, 4)
+                if validate:
+                    with run.average.in_use():
+                        record |= self._validate()
+                        best.see(record, lambda: snapshot(self.method))
+            except (KeyboardInterrupt, Diverged):
+                self.method.load_state_dict(last_good)
+                raise
+            record["seconds"] = round(time.perf_counter() - began, 4)
+            self.history.append(record)
+            self.on_record(record)
+            yield record  # the caller may change state here; all processes go on with the leader's
+            self.team.broadcast_(self.method.state_dict().values())
+            last_good = snapshot(self.method)
+            if epoch + 1 < recipe.epochs:
+                self.checkpoints.save(run, best, epoch + 1, self.history)
+        run.average.adopt()
+        if recipe.keep != "last" and best.state is not None:
+            self.method.load_state_dict(best.state)  # in place: captured steps keep their addresses
+        self.checkpoints.save_finished_stage(stage, self.history)
+
+    def _validate(self) -> Record:
+        record = self.score(self.val, noisy=True) if self.val is not None else {}
+        record = {f"val_{name}": value for name, value in record.items()}
+        if self.monitor and self.team.rank == 0:
+            with self.team.alone():
+                record |= self.monitor(self)
+        return record
+
+    # ---- whole passes over data -----------------------------------------------------------------
+
+    def score(self, data: Data, noisy: bool = False) -> Record:
+        """Accuracy and log loss of `data.y`, under the posterior of the observed or clean label.
+
+        Of pixel labels the mean IoU too. Summed up batch by batch: they need no [N, H, W, K].
+        """
+        method = cast(Any, self.method)
+        proba = method.noisy_proba if noisy else method.predict_proba
+        return figures(self.map(lambda batch: score_sums(proba(batch.x), batch.y), data))
+
+    @torch.no_grad()
+    def map(self, fn: Callable[[Batch], Tensor], data: Data) -> Tensor:
+        """fn over all rows, in eval mode without gradients, in row order, on the device."""
+        was_training = self.method.training
+        self.method.eval()
+        parts = []
+        try:
+            for batch in self.feed.in_order(data):
+                if data is not self.data:
+                    batch = batch._replace(index=torch.full_like(batch.index, -1))
+                with self.autocast():
+                    parts.append(fn(batch))
+        finally:
+            self.method.train(was_training)
+        return self.team.broadcast_rows(torch.cat(parts))
+
+    def batch(self, data: Data, index: Tensor) -> Batch:
+        """These rows as the methods see them: x float, images in [0, 1]."""
+        return self.feed.batch(data, index)
+
+    def cached(self, stage: str, inputs: Any, fn: Callable[[], Tensor]) -> Tensor:
+        """fn(), kept in the run folder under the hash of its inputs: resuming does not redo it."""
+        return self.checkpoints.cached(stage, inputs, fn, self.device)
+
+    def autocast(self) -> Any:
+        """A context in which networks compute in the recipe's precision."""
+        return autocast(self.device, self.dtype)
