@@ -53,6 +53,10 @@ class Memory(nn.Module):
         whole = values.new_zeros(len(index), self.num_classes)
         return whole.scatter(1, self.classes[index].long(), values)
 
+    def all(self) -> Tensor:
+        """Every row's, [N, K]."""
+        return self.read(torch.arange(len(self.values), device=self.values.device))
+
     def write(self, index: Tensor, targets: Tensor) -> None:
         if self.top_k:
             targets, classes = targets.topk(self.top_k, sorted=False)
