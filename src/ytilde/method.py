@@ -19,7 +19,7 @@ from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
 from .contrastive import DONE, Settings, simclr
 from .data import IGNORE, BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown
-from .data.precision import ROUNDING, keep_double
+from .data.precision import ROUNDING, as_weights, keep_double
 from .encoder import Encoder, is_pretrained, mark_pretrained
 from .engine import RandomState, Recipe, Record, Trainer, hash_of, layout
 from .heads import Head, Softmax, Upsampled
@@ -46,7 +46,8 @@ class Net(nn.Module):
         self.backbone, self.head = spec.backbone(), head
 
     def features(self, x: Tensor) -> Tensor:
-        return self.backbone((x - self.mean).div_(self.std).float())  # in place: a pass less
+        x = (x - self.mean).div_(self.std)  # in place: a pass over x less
+        return self.backbone(as_weights(x, self))
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean logits [..., K]."""
