@@ -20,7 +20,7 @@ from .backbones.weights import is_pretrained, mark_pretrained
 from .data import IGNORE, BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown
 from .data.fingerprint import fingerprint
 from .data.images import unreadable
-from .data.precision import ROUNDING, keep_double
+from .data.precision import ROUNDING, as_weights, keep_double
 from .data.splits import split
 from .encoders.encoder import Encoder
 from .encoders.simclr import DONE, Settings, simclr
@@ -48,7 +48,8 @@ class Net(nn.Module):
         self.backbone, self.head = spec.backbone(), head
 
     def features(self, x: Tensor) -> Tensor:
-        return self.backbone((x - self.mean).div_(self.std).float())  # in place: a pass less
+        x = (x - self.mean).div_(self.std)  # in place: a pass over x less
+        return self.backbone(as_weights(x, self))
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean logits [..., K]."""
