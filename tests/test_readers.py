@@ -82,6 +82,20 @@ def test_integer_labels_are_sorted_as_numbers_and_kept_as_names(tmp_path):
     assert data.names == ("9", "10", "100") and data.y.tolist() == [1, 0, 2]
 
 
+def test_a_csv_is_parsed_once(tmp_path, monkeypatch):
+    """Beside its header."""
+    plain, parsed = pd.read_csv, []
+
+    def count(*words, **options):
+        found = plain(*words, **options)
+        parsed.append(len(found))
+        return found
+
+    monkeypatch.setattr(pd, "read_csv", count)
+    read(csv(tmp_path / "d.csv", "a,label\n" + "1,x\n2,y\n" * 50))
+    assert sorted(parsed)[-1] == 100 and sum(parsed) <= 101
+
+
 def test_a_class_may_be_called_na(tmp_path):
     data = read(csv(tmp_path / "d.csv", "a,label\n1,NA\n2,None\n3,007\n")).data
     assert data.names == ("007", "NA", "None")

@@ -15,18 +15,19 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
-from .contrastive import DONE, Settings, simclr
+from .backbones.weights import is_pretrained, mark_pretrained
 from .data import IGNORE, BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown
-from .data.precision import ROUNDING, keep_double
-from .encoder import Encoder, is_pretrained, mark_pretrained
-from .engine import RandomState, Recipe, Record, Trainer, to_device
+from .data.fingerprint import fingerprint
+from .data.images import unreadable
+from .data.precision import ROUNDING, as_weights, keep_double
+from .data.splits import split
+from .encoders.encoder import Encoder
+from .encoders.simclr import DONE, Settings, simclr
+from .engine import RandomState, Recipe, Record, Trainer, parallel, to_device
 from .hashing import hash_of
 from .heads import Head, Softmax, Upsampled
-from .images import unreadable
 from .losses import mean
-from .readers import fingerprint, split
 from .transition import noisy_posterior
 from .tuning import of_race, settle
 
@@ -47,7 +48,8 @@ class Net(nn.Module):
         self.backbone, self.head = spec.backbone(), head
 
     def features(self, x: Tensor) -> Tensor:
-        return self.backbone((x - self.mean).div_(self.std).float())  # in place: a pass less
+        x = (x - self.mean).div_(self.std)  # in place: a pass over x less
+        return self.backbone(as_weights(x, self))
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean logits [..., K]."""

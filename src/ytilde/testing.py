@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from .data import Batch, Data
+from .data.splits import split
 from .engine import Recipe, Trainer
 from .method import Method, create, fit_method, make_spec, unseen
-from .readers import split
 
 RECIPE = Recipe(epochs=8, batch_size=32, optimizer="adam", lr=5e-3, weight_decay=0.0, val=0.2)
 BACKBONE = "mlp:width=32,depth=1"

@@ -33,14 +33,16 @@ import torch
 from torch import Tensor, nn
 
 from ..data import IGNORE, BadInput, Batch, Data, Spec, StepInfo
+from ..data.precision import as_weights
 from ..engine import Trainer
 from ..errors import unknown_name_message
 from ..generative import CausalModel, elbo_terms, exact_posterior, expected_terms
 from ..heads import Softmax
 from ..losses import ce, elr, gce, mean, weighted_mean
 from ..method import Method, Net, register
-from ..selection import auto_rate, co_teaching, disagreement, keep_schedule
+from ..selection import co_teaching, disagreement, keep_schedule
 from ..transition import anchor, forward_nll, revised
+from ._shared import auto_rate
 from .elr import ELR, Memory
 from .forward import share
 from .gce import GCE
@@ -203,7 +205,7 @@ class CausalNL(Method):
 
     def scaled(self, x: Tensor) -> Tensor:
         """What the causal model sees: features standardised, images as they are, in [0, 1]."""
-        return x if x.dim() > 2 else ((x - self.net.mean) / self.net.std).float()
+        return x if x.dim() > 2 else as_weights((x - self.net.mean) / self.net.std, self.net)
 
     def unscaled(self, x: Tensor) -> Tensor:
         return x if x.dim() > 2 else x * self.net.std + self.net.mean

@@ -28,14 +28,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..contrastive import Features, assign, kmeans
 from ..data import IGNORE, BadInput, Batch, Data, Spec, StepInfo
+from ..data.fingerprint import fingerprint
 from ..diffusion import DENOISERS, PCA, Diffusion, Schedule
+from ..encoders.clusters import assign, kmeans
+from ..encoders.features import Features
 from ..engine import Recipe, Trainer
 from ..errors import unknown_name_message
 from ..losses import mean, weighted_mean
 from ..method import BackboneFactory, Method, register, view
-from ..readers import fingerprint
 from ..transition import SigmoidT, forward_nll, forward_nll_log, safe_log, sigmoid_rows, volume
 from .forward import share
 

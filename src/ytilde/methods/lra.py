@@ -25,9 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..contrastive import Features, neighbours
 from ..data import IGNORE, BadInput, Batch, Data, Spec, StepInfo
 from ..diffusion import Denoiser, Diffusion, Schedule
+from ..encoders.features import Features
+from ..encoders.neighbours import neighbours
 from ..engine import Trainer
 from ..losses import weighted_mean
 from ..method import Method, register

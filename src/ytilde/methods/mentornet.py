@@ -20,7 +20,8 @@ from ..engine import Trainer
 from ..errors import unknown_name_message
 from ..losses import mean
 from ..method import Method, register, view
-from ..selection import auto_rate, keep_schedule, pace_threshold, self_paced, small_loss
+from ..selection import keep_schedule, pace_threshold, self_paced, small_loss
+from ._shared import auto_rate
 
 MENTORS = ("self_paced", "small_loss")
 

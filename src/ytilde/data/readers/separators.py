@@ -14,12 +14,10 @@ def usual_separator(path: Path) -> str:
 
 def separator_of(path: Path) -> str:
     """What separates the names of the header: the usual, or else the only one that is in it."""
-    header = ""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        for line in file:
-            header += line
-            if header.strip() and header.count('"') % 2 == 0:  # a quoted name may hold line ends
-                break
-    header = re.sub('"[^"]*"', "", header).strip()  # and separators
-    found = [separator for separator in SEPARATORS if separator in header]
+        start = file.read(2**16).lstrip()
+    # Up to the first line end that is not in quotes; then without quoted names, which may hold any.
+    header = re.match(r'(?:"[^"]*"|[^"\r\n])*', start)
+    text = re.sub('"[^"]*"', "", header[0] if header else "")
+    found = [separator for separator in SEPARATORS if separator in text]
     return found[0] if len(found) == 1 else usual_separator(path)

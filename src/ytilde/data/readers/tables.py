@@ -27,6 +27,10 @@ from .source import ReadOptions, Schema, Source, with_schema
 from .texts import Texts, with_texts
 
 TABLES = (".csv", ".tsv", ".parquet")
+MISSING = (  # what pandas takes for no value
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+)
 CATEGORIES = 20  # a text column with more different values is not a category
 
 
@@ -58,24 +62,41 @@ def label_column(path: Path, label: str | None) -> tuple[list[Any], str, int, st
 
 def _read_csv(path: Path, options: ReadOptions) -> pd.DataFrame:
     separator = separator_of(path)
-    with warnings.catch_warnings():
-        # Rows longer than the header: pandas would drop the surplus and only warn.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        frame = pd.read_csv(path, sep=separator, index_col=False)
-    # Labels are read again as they stand, so that a class called NA or 007 keeps its name.
-    labels = [c for c in label_columns(list(frame.columns), options, str(path)) if c is not None]
+    columns = list(pd.read_csv(path, sep=separator, nrows=0, index_col=False).columns)
+    labels = [c for c in label_columns(columns, options, str(path)) if c is not None]
     header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, index_col=False)
     for name in labels:  # pandas calls the second label.1, and a copy of the label is no feature
         if (header.iloc[0] == name).sum() > 1:
             raise BadInput(f"{path} has several columns called {name!r}; rename or remove one.")
-    text = {"dtype": str, "keep_default_na": False}
-    raw = pd.read_csv(path, sep=separator, usecols=labels, index_col=False, **text)
+    try:
+        frame = _parse(path, separator, columns, labels)
+    except pd.errors.ParserWarning:  # rows are longer than the header: by a comma at their end?
+        surplus = f"Unnamed: {len(columns)}"
+        frame = _parse(path, separator, [*columns, surplus], labels)
+        if frame[surplus].notna().any():
+            raise
     decimals = _decimal_commas(frame, labels) if separator != "," else []
-    frame[labels] = raw[labels]
     if separator != usual_separator(path) or decimals:
         commas = f", with decimal commas in {shorten_list(decimals)}" if decimals else ""
         options.notes.append(f"{path} is separated by {SEPARATORS[separator]}{commas}")
     return frame
+
+
+def _parse(path: Path, separator: str, columns: list[str], labels: list[str]) -> pd.DataFrame:
+    """The rows under these names; labels as they stand: a class called NA or 007 keeps its name."""
+    with warnings.catch_warnings():
+        # Rows longer than the header: pandas would drop the surplus and only warn.
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        return pd.read_csv(
+            path,
+            sep=separator,
+            header=0,
+            names=columns,
+            index_col=False,
+            dtype=dict.fromkeys(labels, str),  # type: ignore[arg-type]
+            na_values={name: MISSING for name in columns if name not in labels},
+            keep_default_na=False,
+        )
 
 
 def _decimal_commas(frame: pd.DataFrame, labels: list[str]) -> list[str]:
