@@ -111,6 +111,7 @@ def test_every_table_has_the_papers_rows_and_columns():
         "softmax_temperature_t3": 3 * 3, "softmax_temperature_t4": 6 * 3,
         "softmax_temperature_t5": 6 * 3, "softmax_temperature_t6": 6 * 3,
         "dtm_t1": 10 * 10, "dtm_t2": 8 * 6, "dtm_t3": 8 * 2, "dtm_t4": 4 * 4,
+        "cifar_n": 8 * 6 * 2,  # all rows, and a tenth held out
     }  # fmt: skip
     assert printed == {name: len(bench.cells(bench.load_table(name))) for name in printed}
 
@@ -135,6 +136,8 @@ def test_every_table_has_the_papers_rows_and_columns():
         ("dtm_t2", "DTM", "Worst", "94.93 ± 0.21"),
         ("dtm_t3", "ELR+", "WebVision", "77.78, 70.29"),
         ("dtm_t4", "w/o diffusion", "CIFAR-100/IDN-40%", "73.51"),
+        ("cifar_n", "CE", "CIFAR-10N/Worst", "77.69 ± 1.55"),
+        ("cifar_n", "ProMix", "CIFAR-10N/Worst", "96.34"),
     ],
 )
 def test_cells_hold_what_the_papers_print(table, row, column, printed):
@@ -153,6 +156,8 @@ def test_cells_hold_what_the_papers_print(table, row, column, printed):
         ("logistic_normal_t1", "GCE", "CIFAR-10/asym 40%", {"q": 0.1}),
         ("logistic_normal_t2", "NAN", "Worst", {"sigma": 0.75}),
         ("logistic_normal_t2", "LN", "Clothing1M", {"tau": 1.0, "lam": 1.0, "smoothing": 0.1}),
+        ("cifar_n", "ProMix", "CIFAR-10N/Random 1", {"warm_up": 0.0167}),  # 10 of 600 epochs
+        ("cifar_n", "ProMix", "CIFAR-100N", {"warm_up": 0.05, "threshold": 0.95, "delta": 0.5}),
     ],
 )
 def test_cells_hold_the_papers_hyper_parameters(table, row, column, fields):
@@ -178,6 +183,8 @@ def test_cells_that_nothing_serves_are_listed_with_the_reason(tmp_path):
         ("lr = 0.001", "learning_rate = 0.001", "learning_rate"),
         ('protocol = "last"', 'protocol = "best"', "protocol"),
         ("symmetric:0.4", "symetric:0.4", "symetric"),
+        ('backbone = "lenet5"', 'backbone = "lenet5"\nprotocol = "best"', "protocol"),
+        ('"MNIST" = ["97.21', '"MNSIT" = ["97.21', "unknown groups .'MNSIT'"),
         ("seeds = 3", "seeds = ", "TOML"),
         ("seeds = 3", "seed = 3", "seed"),
         ('name = "LN"', 'name = "CE"', "one name"),
@@ -187,6 +194,32 @@ def test_a_table_that_does_not_fit_together_is_refused(tmp_path, old, new, said)
     assert old in TOML
     with pytest.raises(BadInput, match=said.replace("(", ".")):
         written(tmp_path, TOML.replace(old, new))
+
+
+def test_what_nobody_published_is_told_from_what_somebody_did(tmp_path):
+    other = TOML.replace('"99.27 ± 0.07"', '"–"').replace('"MNIST" = ["97.21 ± 0.38", "99.38"]', "")
+    table = written(tmp_path, other)
+    known = [not math.isnan(cell.paper[0].mean) for cell in bench.cells(table)]
+    assert known == [True, False, False, False]
+    page = render.markdown([bench.report(table, made(table, "CE", "0%", "full", [98.0]))])
+    assert "98.00 (1)<br>–" in page and "nan" not in page
+
+
+def test_a_group_may_report_another_epoch_than_its_table(tmp_path):
+    group = TOML[TOML.index("[[groups]]") : TOML.index("[[rows]]")]
+    held_out = group.replace('name = "MNIST"', 'name = "held out"\nprotocol = "chosen"')
+    held_out += "recipe = { val = 0.2 }\n\n"  # another run
+    table = written(tmp_path, TOML.replace("[[rows]]", held_out + "[[rows]]", 1))
+    lines = []
+    for column in ("MNIST/0%", "held out/0%"):
+        (line,) = made(table, "CE", column, "full", [98.0])
+        chosen = {key: value - 0.01 for key, value in line["last"].items()}
+        lines.append(line | {"chosen": chosen})
+    report = bench.report(table, lines)
+    found = [report.entries[group, "0%", "CE"].measured[0].mean for group in ("MNIST", "held out")]
+    assert found == pytest.approx([98.0, 97.0])
+    titles = [block["title"] for block in render.blocks(report)]
+    assert titles == ["MNIST", "held out, chosen by noisy validation"]
 
 
 def test_what_decides_a_run_is_its_name(table):

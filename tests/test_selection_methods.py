@@ -163,7 +163,9 @@ class NoQuestions(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["co_teaching", "decoupling", "mentornet", "dividemix", "cc"])
+@pytest.mark.parametrize(
+    "name", ["co_teaching", "decoupling", "mentornet", "dividemix", "cc", "promix"]
+)
 def test_steps_never_ask_the_device(name):
     method, data = built(name)
     method.float()

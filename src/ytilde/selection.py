@@ -1,8 +1,8 @@
 """Sample selection: weights instead of subsets, thresholds on the device, and the noise rate.
 
 What is used inside a training step (`keep_schedule` to `self_paced`) has static shapes and never
-asks the device for a value. What is used between epochs (`two_component_mixture`,
-`out_of_fold_knn`, `estimate_rate`, `auto_rate`) may.
+asks the device for a value. What is used between epochs (`small_loss_by_class`,
+`two_component_mixture`, `out_of_fold_knn`, `estimate_rate`, `auto_rate`) may.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = [
     "quantile",
     "self_paced",
     "small_loss",
+    "small_loss_by_class",
     "two_component_mixture",
 ]
 
@@ -59,6 +60,18 @@ def small_loss(loss: Tensor, keep: float | Tensor, y: Tensor | None = None) -> T
     # The small constant: 0.9 * 10 in float32 is to keep nine, not eight.
     count = torch.floor(keep * valid.sum() + 1e-4).clamp_min(1)
     return ((rank < count) & valid).to(loss.dtype).view(loss.shape)
+
+
+def small_loss_by_class(loss: Tensor, y: Tensor, num_classes: int, share: float) -> Tensor:
+    """Where [N] a loss is among the ceil(share n / K) smallest of its label's class; never for -1.
+
+    n: how many rows have a label, so that a class of usual size keeps `share` of its rows, a small
+    one more, and a large one less. Of equal losses the first is kept.
+    """
+    known = y != IGNORE
+    count = math.ceil(share * int(known.sum()) / num_classes - 1e-9)
+    rank, _ = _rank_within(torch.where(known, y, num_classes), -loss.detach().nan_to_num(torch.inf))
+    return (rank < count) & known
 
 
 def co_teaching(
@@ -237,13 +250,18 @@ def estimate_rate(pred_probs: Tensor, y: Tensor) -> float:
 
 def _place_within(group: Tensor, score: Tensor) -> Tensor:
     """Each row's place in (0, 1) by falling score among the rows of its group."""
+    rank, size = _rank_within(group, score)
+    return ((rank + 0.5) / size).to(score.dtype)
+
+
+def _rank_within(group: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's rank from 0 on by falling score among the rows of its group, and their number."""
     order = score.argsort(descending=True, stable=True)
     order = order[group[order].argsort(stable=True)]
     size = group.bincount()
     start = size.cumsum(0) - size
-    grouped = group[order]
-    place = (torch.arange(len(order), device=order.device) - start[grouped] + 0.5) / size[grouped]
-    return torch.empty_like(score).scatter_(0, order, place.to(score.dtype))
+    places = torch.arange(len(order), device=order.device) - start[group[order]]
+    return torch.empty_like(places).scatter_(0, order, places), size[group]
 
 
 def _check(holds: bool, message: str) -> None:

@@ -156,7 +156,8 @@ def _curve(
     of_value: dict[Any, list[float]] = {}
     for fields, runs in sorted(entry.points, key=lambda point: point[0][field]):
         of_value[fields[field]] = [
-            value(run, table.protocol, group.metrics[0], table.percent) for run in runs
+            value(run, group.protocol or table.protocol, group.metrics[0], table.percent)
+            for run in runs
         ]
         if runs == entry.runs:
             shown = fields[field]

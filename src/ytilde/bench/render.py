@@ -64,6 +64,8 @@ def blocks(report: Report) -> list[dict[str, Any]]:
             title = group.name
             if len(group.metrics) > 1 or metric != "accuracy":
                 title += f", {metric_name(metric)}"
+            if group.protocol:
+                title += f", {PROTOCOLS[group.protocol]}"
             columns = [column.name for column in group.columns]
             found.append({"group": group, "title": title, "columns": columns, "rows": rows})
     return found

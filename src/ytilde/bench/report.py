@@ -158,11 +158,11 @@ def entry(
             for name in PROTOCOLS
             if all(name in run for run in runs)
         }
-        values = by_protocol.get(table.protocol, {})
+        values = by_protocol.get(cell.protocol, {})
         measured.append(Measured(dict(sorted(values.items())), figure, table.tolerance))
         others.append({n: float(np.mean(list(v.values()))) for n, v in by_protocol.items() if v})
     if runs and not measured[0].values:
-        note, runs, scale = f"its runs have no figure by {table.protocol}", [], None
+        note, runs, scale = f"its runs have no figure by {cell.protocol}", [], None
     return Entry(tuple(measured), scale, note, tuple(others), tuple(runs), tuple(points))
 
 

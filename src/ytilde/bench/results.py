@@ -91,15 +91,15 @@ def append(path: Path, line: Line) -> None:
 # ---- what noisy validation finds best -----------------------------------------------------------
 
 
-def validation(table: Table, line: Line | None) -> float | None:
+def validation(table: Table, cell: Cell, line: Line | None) -> float | None:
     """How good noisy validation finds a run, higher is better; None: it failed, or has none."""
-    where = "val_chosen" if table.protocol == "chosen" else "val_last"
+    where = "val_chosen" if cell.protocol == "chosen" else "val_last"
     return None if line is None or where not in line else validation_score(line[where], table.by)
 
 
 def best_point(table: Table, cell: Cell, scale: str, lines: Iterable[Line]) -> Cell | None:
     """The cell with the best fields of those tried; the first of equals; None: nothing tried."""
     known, points = {line["hash"]: line for line in lines}, cell.points()
-    scores = [validation(table, known.get(Job(point, scale, 0).hash)) for point in points]
+    scores = [validation(table, point, known.get(Job(point, scale, 0).hash)) for point in points]
     best = ranked(scores)[0]
     return points[best] if cell.grid and scores[best] is not None else None

@@ -72,13 +72,15 @@ class Group:
     rows: int | None = None  # use only the first rows of the training set
     tests: tuple[str, ...] = ()  # test sets; none: the test split of the data
     reduced_epochs: int | None = None
+    protocol: str | None = None  # what it reports, of PROTOCOLS; None: as its table
 
 
 @dataclass(frozen=True)
 class Row:
     name: str
     method: str
-    paper: dict[str, list[str]]  # group -> a cell a column: "mean ± sd", several metrics: "m, m"
+    # group -> a cell a column: "mean ± sd", several metrics: "m, m", nothing published: "–"
+    paper: dict[str, list[str]]
     fields: dict[str, Any] = field(default_factory=dict)
     per_column: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group -> field
     grid: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group -> field -> values
@@ -129,6 +131,7 @@ class Cell:
     tests: tuple[str, ...]
     noise: str | None
     rows: int | None
+    protocol: str  # which epoch it reports
     metrics: tuple[str, ...]
     paper: tuple[PaperValue, ...]  # one a metric
     grid: dict[str, list[Any]]
@@ -242,7 +245,11 @@ def _validate(table: Table, path: Path) -> None:
     for names in ([g.name for g in table.groups], [r.name for r in table.rows]):
         need(len(set(names)) == len(names), f"two groups or rows have one name: {names}")
     recipe_fields = {each.name for each in dataclasses.fields(Recipe)}
+    for row in table.rows:
+        strange = sorted(set(row.paper) - {group.name for group in table.groups})
+        need(not strange, f"row {row.name!r}: figures of unknown groups {strange}")
     for group in table.groups:
+        need(group.protocol in (None, *PROTOCOLS), f"unknown protocol {group.protocol!r}")
         for metric in group.metrics:
             need(metric.partition("@")[0] in METRICS, f"unknown metric {metric!r}")
         for column in group.columns:
@@ -259,8 +266,8 @@ def _validate(table: Table, path: Path) -> None:
             except BadInput as error:
                 need(False, f"{where}: {error}")
             cells = row.paper.get(group.name, [])
-            published = not row.paper or len(cells) == len(group.columns)
-            need(published, f"{where}: {len(cells)} cells of the paper")
+            fits = group.name not in row.paper or len(cells) == len(group.columns)
+            need(fits, f"{where}: {len(cells)} cells of the paper")
             for text in cells:
                 need(len(paper_values(text)) == len(group.metrics), f"{where}: figures {text!r}")
             for name, values in row.per_column.get(group.name, {}).items():
@@ -283,9 +290,15 @@ def _typed(settings: dict[str, Any]) -> bool:
 
 
 def paper_values(text: str) -> tuple[PaperValue, ...]:
-    """ "88.54 ± 0.32" as a PaperValue; several, for several metrics, stand between commas."""
+    """ "88.54 ± 0.32" as a PaperValue; several, for several metrics, stand between commas.
+
+    "–" where nothing is published.
+    """
     found = []
     for part in text.split(","):
+        if part.strip() == "–":
+            found.append(UNPUBLISHED)
+            continue
         match = re.fullmatch(r"\s*(-?[\d.]+)(?:\s*±\s*([\d.]+))?\s*", part)
         if match is None:
             raise BadInput(f"{text!r} is not a figure; write it as 88.54 ± 0.32")
@@ -323,8 +336,9 @@ def _cell(table: Table, row: Row, group: Group, k: int) -> Cell:
         tests=group.tests or (column.data,),
         noise=column.noise,
         rows=group.rows,
+        protocol=group.protocol or table.protocol,
         metrics=group.metrics,
-        paper=paper_values(row.paper[group.name][k]) if row.paper else none,
+        paper=paper_values(row.paper[group.name][k]) if group.name in row.paper else none,
         grid=row.grid.get(group.name, {}),
         reduced_epochs=group.reduced_epochs or table.reduced_epochs,
         tiny=row.tiny,

@@ -87,7 +87,7 @@ def _search(table: Table, cell: Cell, scale: str, trials: int, options: dict[str
 
     def score(points: list[Candidate]) -> list[float | None]:
         lines = {line["hash"]: line for line in sweep(list(map(run_of, points)), **options)}
-        return [validation(table, lines.get(run_of(point).hash)) for point in points]
+        return [validation(table, cell, lines.get(run_of(point).hash)) for point in points]
 
     # a study is of one grid, and tells nothing of runs that lie elsewhere
     runs = [Job(point, scale, 0).hash for point in cell.points()]
