@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ytilde import datasets, noise
-from ytilde.cli import versions
+from ytilde.versions import versions
 from ytilde.data import Data
 from ytilde.engine import Recipe, Record, Trainer
 from ytilde.method import create, fit_method
