@@ -36,7 +36,6 @@ WORDS += ["--backbone", "mlp:width=16,depth=1,dropout=0.2", "--ema", "0.9", "--d
 def run(words: list[str]) -> None:
     sys.argv = ["ytilde", *words]
     with redirect_stdout(io.StringIO()):
-        cli.out.file = sys.stdout
         cli.main()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fit takes it for itself
 

@@ -7,7 +7,7 @@ import inspect
 import sys
 from pathlib import Path
 
-from ytilde.flags import field_comments
+from ytilde.cli.flags import field_comments
 from ytilde.method import list_methods, lookup
 
 HERE = Path(__file__).parent

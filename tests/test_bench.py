@@ -24,11 +24,13 @@ from rich.console import Console
 from scipy import stats as scipy_stats
 from typer.testing import CliRunner
 
-from ytilde import bench, bench_cli, datasets, stats
+from ytilde import bench, datasets, stats
 from ytilde.bench import Job, RunPaths, figures, pool, render, results, stand_ins, tables
 from ytilde.bench.report import entry as entry_of
 from ytilde.bench.run import circumstances, failure, run_job
 from ytilde.bench.tune import narrowed
+from ytilde.cli.bench import bench_app
+from ytilde.cli.bench_choice import run_paths
 from ytilde.data import BadInput
 from ytilde.engine import Diverged
 from ytilde.protocols import best_epoch
@@ -360,15 +362,14 @@ def test_a_line_is_added_once_and_a_cut_one_does_no_harm(table, tmp_path):
 )  # fmt: skip
 def test_a_broken_line_is_passed_over_and_its_run_made_again(table, tmp_path, change, monkeypatch):
     """`report` and `list` ended with a traceback."""
-    for module in (tables, bench_cli):
-        monkeypatch.setattr(module, "load_table", lambda name: table)
+    monkeypatch.setattr(tables, "load_table", lambda name: table)
     sound = made(table, "CE", "0%", "full", [9.0], val=0.5)[0]
     text = change if isinstance(change, bytes) else json.dumps(sound | change).encode()
     path = tmp_path / "two.jsonl"
     path.write_bytes(text + b"\n")
     assert bench.load_results(tmp_path) == []
     for command in ("report", "list"):
-        told = CliRunner().invoke(bench_cli.bench_app, [command, "two", "--results", str(tmp_path)])
+        told = CliRunner().invoke(bench_app, [command, "two", "--results", str(tmp_path)])
         assert told.exit_code == 0, told.exception
     results.append(path, sound)
     assert bench.load_results(tmp_path) == [sound]
@@ -389,10 +390,10 @@ def test_tiny_figures_do_not_depend_on_the_threads_at_hand(paths, tmp_path):
 
 def test_all_tables_are_one_sweep_and_share_a_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bench_cli, "list_tables", lambda: ["causal_nl_t1", "fashion_idn"])
+    monkeypatch.setattr(tables, "list_tables", lambda: ["causal_nl_t1", "fashion_idn"])
     words = ["run", "--all", "--only", "ce", "--columns", "IDN-30%", "--scale", "tiny"]
     for _ in range(2):  # the second time nothing is missing
-        told = CliRunner().invoke(bench_cli.bench_app, words)
+        told = CliRunner().invoke(bench_app, words)
         assert told.exit_code == 0, told.output
         assert "causal_nl_t1: 1 runs done" in told.output
         assert "fashion_idn: 1 runs done" in told.output
@@ -709,15 +710,14 @@ def test_the_printed_commands_make_the_measured_runs_again(tmp_path, monkeypatch
         planned[words[4]] += [job.hash for job in jobs]
         return [known[job.hash] for job in jobs]
 
-    for module in (tune_module, bench_cli):
+    for module in (tune_module, pool):
         monkeypatch.setattr(module, "sweep", sweep)
-    for module in (tables, bench_cli):
-        monkeypatch.setattr(module, "load_table", lambda name: table)
+    monkeypatch.setattr(tables, "load_table", lambda name: table)
     (tmp_path / "two.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for command in commands:
         words = shlex.split(command)
         assert words[:4] == ["python", "-m", "ytilde", "bench"] and words[5] == "two"
-        told = CliRunner().invoke(bench_cli.bench_app, [*words[4:], "--results", str(tmp_path)])
+        told = CliRunner().invoke(bench_app, [*words[4:], "--results", str(tmp_path)])
         assert told.exit_code == 0, (command, told.output, told.exception)
     tried = made(table, "LN", "sym 40%", "full", [90.0], {"tau": 0.1})
     best = made(table, "LN", "sym 40%", "full", [95.0], {"tau": 1.0})
@@ -749,7 +749,7 @@ def test_a_grid_is_narrowed_to_its_own_values(table):
         with pytest.raises(BadInput, match=r"has no (?:tau|lam) = "):
             narrowed(cell, wrong)
     words = ["tune", "digits_temperature", "--grid", "tau"]
-    assert "FIELD=VALUE" in str(CliRunner().invoke(bench_cli.bench_app, words).exception)
+    assert "FIELD=VALUE" in str(CliRunner().invoke(bench_app, words).exception)
 
 
 @pytest.fixture
@@ -757,10 +757,10 @@ def commands(monkeypatch, tmp_path):
     """Runs `bench` in an empty folder; its output in wide lines, or the refusal."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(bench_cli, "out", Console(highlight=False, width=200))
+    monkeypatch.setenv("COLUMNS", "200")
 
     def call(*words):
-        told = CliRunner().invoke(bench_cli.bench_app, words)
+        told = CliRunner().invoke(bench_app, words)
         if isinstance(told.exception, BadInput):
             assert not list(Path().iterdir()), "a refusal writes nothing"
             return f"refused: {told.exception}"
@@ -780,9 +780,9 @@ def test_an_unknown_device_is_refused(command, commands):
 
 def test_the_gpus_of_a_cluster_are_not_looked_for_here(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert bench_cli._paths("tiny", None, None, "cuda", False, ray=True).device == "cuda"
+    assert run_paths("tiny", None, None, "cuda", False, ray=True).device == "cuda"
     with pytest.raises(BadInput, match="no CUDA device"):
-        bench_cli._paths("tiny", None, None, "cuda", False, ray=False)
+        run_paths("tiny", None, None, "cuda", False, ray=False)
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "dtm_t4"], ["report", "dtm_t4"]])
@@ -793,7 +793,7 @@ def test_an_unknown_scale_is_refused(words, commands):
 def test_nothing_to_tune_is_refused(table, paths, commands, monkeypatch):
     for words in (["dtm_t4"], ["dtm_t4", "--grid", "foo=1"], ["dtm_t4", "--trials", "1"]):
         assert "refused: there is nothing to tune" in commands("tune", *words)
-    monkeypatch.setattr(bench_cli, "list_tables", lambda: ["dtm_t4", "fashion_idn"])
+    monkeypatch.setattr(tables, "list_tables", lambda: ["dtm_t4", "fashion_idn"])
     assert "refused: there is nothing to tune" in commands("tune", "--all")
     assert "has no foo = 1" in commands("tune", "digits_temperature", "--grid", "foo=1")
     with pytest.raises(BadInput, match="nothing to tune"):
@@ -804,9 +804,8 @@ def test_nothing_to_tune_is_refused(table, paths, commands, monkeypatch):
 def serve(monkeypatch, table, lines):
     """The commands find this table alone; in place of runs they get these lines."""
     known = {line["hash"]: line for line in lines}
-    for module in (tables, bench_cli):
-        monkeypatch.setattr(module, "load_table", lambda name: table)
-    for module in (tune_module, bench_cli):
+    monkeypatch.setattr(tables, "load_table", lambda name: table)
+    for module in (tune_module, pool):
         monkeypatch.setattr(module, "sweep", lambda jobs, **_: [known[job.hash] for job in jobs])
     path = Path("results/two.jsonl")
     path.parent.mkdir()
@@ -820,7 +819,7 @@ def test_the_best_is_of_the_grid_that_was_asked_for(table, commands, monkeypatch
     serve(monkeypatch, table, lines)
     told = commands("tune", "two", "--grid", "tau=0.1")
     assert 'two: LN | MNIST | 0%: {"tau": 0.1}' in told
-    assert "two: LN | MNIST | sym 40%: no run has a figure of noisy validation" in told
+    assert "two: LN | MNIST | sym 40%: no run has a noisy validation accuracy" in told
     assert 'two: LN | MNIST | 0%: {"tau": 1.0}' in commands("tune", "two")
 
 
@@ -839,8 +838,8 @@ def test_tuned_runs_tell_what_is_not_tuned(table, commands, monkeypatch):
 
 def test_a_name_is_unknown_only_where_no_table_has_it(commands, monkeypatch):
     seen = []
-    monkeypatch.setattr(bench_cli, "sweep", lambda jobs, **_: seen.extend(jobs) or [])
-    monkeypatch.setattr(bench_cli, "jobs_of", lambda table, found, *_: seen.extend(found) or [])
+    monkeypatch.setattr(pool, "sweep", lambda jobs, **_: seen.extend(jobs) or [])
+    monkeypatch.setattr(pool, "jobs_of", lambda table, found, *_: seen.extend(found) or [])
     told = commands("run", "--all", "--only", "DTM", "--only", "CausalNL", "--scale", "tiny")
     assert "dtm_t1: 0 runs" in told and "causal_nl_t1: 0 runs" in told
     assert "logistic_normal_t1" not in told
@@ -1000,12 +999,12 @@ def test_the_page_of_results_is_fresh():
 @pytest.mark.parametrize("width", ["80", "40"])
 def test_names_in_lists_are_whole_in_narrow_terminals(width, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bench_cli, "out", Console(highlight=False, width=int(width)))
-    listed = CliRunner().invoke(bench_cli.bench_app, ["list"]).output
+    monkeypatch.setenv("COLUMNS", width)
+    listed = CliRunner().invoke(bench_app, ["list"]).output
     assert f"there is no folder {tmp_path / 'results'}\n" in listed
     assert all(f" {name} " in listed for name in bench.list_tables())
     (tmp_path / "results").mkdir()
-    shown = CliRunner().invoke(bench_cli.bench_app, ["list", "softmax_temperature_t2"]).output
+    shown = CliRunner().invoke(bench_app, ["list", "softmax_temperature_t2"]).output
     assert "no folder" not in shown
     assert "│ Het-τ* (theirs) │ PASCAL VOC │ validation │ het_tau │" in shown
 
@@ -1015,45 +1014,44 @@ def test_the_list_counts_what_the_report_shows(tmp_path, monkeypatch, paths):
     lines = measured_everywhere(table)
     lines.append(failure(Job(bench.cells(table)[1], "full", 0), paths, "it broke"))
     (tmp_path / "two.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for module in (tables, bench_cli):
-        monkeypatch.setattr(module, "load_table", lambda name: table)
-    monkeypatch.setattr(bench_cli, "list_tables", lambda: ["two"])
-    monkeypatch.setattr(bench_cli, "out", Console(highlight=False, width=120))
+    monkeypatch.setattr(tables, "load_table", lambda name: table)
+    monkeypatch.setattr(tables, "list_tables", lambda: ["two"])
+    monkeypatch.setenv("COLUMNS", "120")
     words = ["list", "two", "--results", str(tmp_path)]
-    shown = " ".join(CliRunner().invoke(bench_cli.bench_app, words).output.split())
+    shown = " ".join(CliRunner().invoke(bench_app, words).output.split())
     assert "│ CE │ MNIST │ sym 40% │ ce │ 3 │ done │" in shown
     assert "│ CE │ MNIST │ 0% │ ce │ 0 │ failed: it broke │" in shown
     assert "│ LN │ MNIST │ sym 40% │ ln │ 2 │ done, tuned │" in shown
-    listed = CliRunner().invoke(bench_cli.bench_app, ["list", "--results", str(tmp_path)]).output
+    listed = CliRunner().invoke(bench_app, ["list", "--results", str(tmp_path)]).output
     assert "│ two │ A table of two │ 4 │ 4 │ 3 │" in " ".join(listed.split())
 
 
 def test_commands(tmp_path):
     runner = CliRunner()
-    listed = runner.invoke(bench_cli.bench_app, ["list"])
+    listed = runner.invoke(bench_app, ["list"])
     assert listed.exit_code == 0 and "dtm_t3" in listed.output
-    cells = runner.invoke(bench_cli.bench_app, ["list", "softmax_temperature_t2"])
+    cells = runner.invoke(bench_app, ["list", "softmax_temperature_t2"])
     assert "not public" in " ".join(cells.output.split())
     target = tmp_path / "t.html"
-    told = runner.invoke(bench_cli.bench_app, ["report", "dtm_t4", "--html", str(target)])
+    told = runner.invoke(bench_app, ["report", "dtm_t4", "--html", str(target)])
     assert told.exit_code == 0 and "94.82" in target.read_text()
     words = ["report", "dtm_t4", "--results", str(tmp_path), "--figures", str(tmp_path)]
-    assert "nothing to draw" in runner.invoke(bench_cli.bench_app, words).output
+    assert "nothing to draw" in runner.invoke(bench_app, words).output
     for words in (["run"], ["run", "dtm_t4", "--all"], ["run", "dtm_t5"]):
-        assert isinstance(runner.invoke(bench_cli.bench_app, words).exception, BadInput)
-    wrong = runner.invoke(bench_cli.bench_app, ["run", "dtm_t4", "--scale", "huge"])
+        assert isinstance(runner.invoke(bench_app, words).exception, BadInput)
+    wrong = runner.invoke(bench_app, ["run", "dtm_t4", "--scale", "huge"])
     assert isinstance(wrong.exception, BadInput) and "huge" in str(wrong.exception)
 
 
 def test_runs_whose_data_is_missing_are_refused_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("YTILDE_DATA", raising=False)
-    monkeypatch.setattr(bench_cli, "out", Console(highlight=False, width=200))
+    monkeypatch.setenv("COLUMNS", "200")
     words = ["causal_nl_t1", "--data-root", "d"]
-    told = CliRunner().invoke(bench_cli.bench_app, ["run", *words, "--only", "ce", "--seeds", "1"])
+    told = CliRunner().invoke(bench_app, ["run", *words, "--only", "ce", "--seeds", "1"])
     assert isinstance(told.exception, BadInput) and not list(tmp_path.iterdir())
     assert "not in d: fashion-mnist (`ytilde data fashion-mnist`)" in str(told.exception)
-    listed = CliRunner().invoke(bench_cli.bench_app, ["list", *words]).output
+    listed = CliRunner().invoke(bench_app, ["list", *words]).output
     assert "needs data: fashion-mnist" in listed and " ready " not in listed
     folder = tmp_path / "d" / "MNIST" / "raw"
     folder.mkdir(parents=True)
@@ -1062,7 +1060,7 @@ def test_runs_whose_data_is_missing_are_refused_before_anything_is_written(tmp_p
     assert datasets.at_hand("mnist", tmp_path / "d", "test")
     assert not datasets.at_hand("fashion-mnist", tmp_path / "d")
     for seeds in ("0", "-1"):
-        told = CliRunner().invoke(bench_cli.bench_app, ["run", *words, "--seeds", seeds])
+        told = CliRunner().invoke(bench_app, ["run", *words, "--seeds", seeds])
         assert told.exit_code == 2 and "--seeds" in told.output
 
 

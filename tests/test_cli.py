@@ -20,11 +20,12 @@ import torch
 from PIL import Image
 from sklearn.datasets import make_blobs
 
-from ytilde import Classifier, bench_cli, cli
-from ytilde.data import BadInput
+from ytilde import Classifier, __version__, cli, datasets, list_methods, method
+from ytilde.bench import pool
+from ytilde.cli.runs import Run
+from ytilde.data import BadInput, readers
 from ytilde.encoder import Encoder
 from ytilde.engine import Diverged
-from ytilde.runs import Run
 
 FAST = [
     "--epochs",
@@ -44,11 +45,11 @@ class Done(NamedTuple):
     stderr: str
 
 
-def ytilde(*words, cwd=None, check=True):
+def ytilde(*words, cwd=None, check=True, columns=200):
     """Run the command in this process (imports cost seconds); a traceback is a failure."""
     stdout, stderr, code = io.StringIO(), io.StringIO(), 0
-    before = sys.argv, Path.cwd(), cli.out
-    sys.argv, cli.out = ["ytilde", *map(str, words)], cli.console(file=stdout, width=200)
+    before = sys.argv, Path.cwd(), os.environ.get("COLUMNS", "")
+    sys.argv, os.environ["COLUMNS"] = ["ytilde", *map(str, words)], str(columns)
     os.chdir(cwd or before[1])
     try:
         with redirect_stdout(stdout), redirect_stderr(stderr):
@@ -56,7 +57,7 @@ def ytilde(*words, cwd=None, check=True):
     except SystemExit as exit_:
         code = exit_.code or 0
     finally:
-        sys.argv, cli.out = before[0], before[2]
+        sys.argv, os.environ["COLUMNS"] = before[0], before[2]
         os.chdir(before[1])
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     done = Done(code, stdout.getvalue(), stderr.getvalue())
@@ -141,11 +142,13 @@ def test_methods_lists_fields(tmp_path):
     recipe = ytilde("methods", "recipe").stdout
     lines = [line for line in recipe.splitlines() if line.startswith("│ --")]
     assert all(line.split("│")[3].strip() for line in lines) and "--batch-size" in recipe
-    assert "it chooses epochs, batch-size, optimizer, lr, weight-decay, augment" in recipe
+    assert (
+        "unless you give them: epochs, batch-size, optimizer, lr, weight-decay, augment" in recipe
+    )
 
 
 def test_version():
-    assert ytilde("--version").stdout == f"ytilde {cli.__version__}\n"
+    assert ytilde("--version").stdout == f"ytilde {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -463,7 +466,9 @@ def test_noise_needs_a_truth_in_every_row(tmp_path):
     frame = blobs(tmp_path / "d.csv", ["a", "b"])
     frame.assign(truth=frame.label.where(frame.index > 1, "")).to_csv(tmp_path / "d.csv")
     words = ["noise", tmp_path / "d.csv", "--kind", "symmetric:0.2", "--out", tmp_path / "n.npz"]
-    refused(*words, "--clean-label", "truth", match="no truth in 2 rows (0, 1; counting from 0)")
+    refused(
+        *words, "--clean-label", "truth", match="no true label in 2 rows (0, 1; counting from 0)"
+    )
     ytilde(*words, "--drop", "truth")
     ytilde("fit", tmp_path / "n.npz", *FAST, "--out", tmp_path / "r")
 
@@ -513,7 +518,7 @@ def test_predictions_name_their_files_and_go_on_past_a_broken_one(tmp_path):
     (data / "a" / "2.png").write_bytes(b"broken")
     words = ["predict", tmp_path / "r", data, "--probabilities", "--out", tmp_path / "p.csv"]
     told = ytilde(*words).stdout
-    assert "note: no label for 1 image that cannot be read" in told and "a/2.png" in told
+    assert "note: no label for 1 unreadable image, the first" in told and "a/2.png" in told
     assert "11 predictions written" in told
     found = pd.read_csv(tmp_path / "p.csv")
     assert found.path.tolist() == trained.path.tolist()
@@ -554,7 +559,7 @@ def test_images_that_differ_in_size_are_told_what_becomes_of_them(tmp_path):
 
 def test_what_fails_at_the_start_leaves_nothing_behind(table, tmp_path, monkeypatch):
     words = ["fit", table / "train.csv", *FAST, "--optimizer", "sgd", "--out", "runs/a"]
-    refused(*words, "--resume", match="holds no run to go on with", cwd=tmp_path)
+    refused(*words, "--resume", match="contains no run to resume", cwd=tmp_path)
     done = ytilde(*words, "--lr", "1e30", cwd=tmp_path, check=False)
     assert done.returncode == 1 and "in epoch 1" in done.stderr and "checkpoint" not in done.stderr
     monkeypatch.setitem(os.environ, "http_proxy", "http://127.0.0.1:9")
@@ -581,14 +586,14 @@ def test_a_fit_that_diverges_later_says_where_its_last_checkpoint_is(tmp_path):
 
 @pytest.mark.parametrize("command", [["noise", "digits"], ["export", "run"]])
 def test_a_file_that_could_not_be_read_as_what_it_is_called(command, table, run):
-    refused(*command, "--out", "x.txt", match="call the file NAME.", cwd=table)
+    refused(*command, "--out", "x.txt", match="call it NAME.", cwd=table)
 
 
 def test_outputs_are_checked_before_the_work(table, run, monkeypatch):
     def work(*_, **__):
         raise AssertionError("worked first")
 
-    monkeypatch.setattr(cli.readers, "read", work)
+    monkeypatch.setattr(readers, "read", work)
     for words in (["diagnose", "train.csv"], ["pretrain", "train.csv"], ["noise", "train.csv"],
                   ["predict", "run", "new.csv"]):  # fmt: skip
         out = table / "new.csv" / "x.npz"
@@ -606,8 +611,8 @@ def test_true_labels_are_measured_on_without_a_test_file(tmp_path):
     predicted = pd.read_csv(tmp_path / "r" / "predictions.csv").predicted_label
     given, made = (100 * (a == truth)[20:].mean() for a in (wrong, predicted))
     assert (
-        f"of 100 training rows with a known truth, {given:.1f} % of the given labels "
-        f"and {made:.1f} % of the predicted ones are right\n" in told
+        f"of 100 training rows with known true labels, {given:.1f} % of the given "
+        f"and {made:.1f} % of the predicted labels are right\n" in told
     )
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["train_given_right"] == pytest.approx(given / 100)
@@ -617,14 +622,14 @@ def test_networks_and_named_sets_are_listed(tmp_path):
     shown = ytilde("methods", "backbones").stdout
     assert "resnet18" in shown and "width=64, stem=auto" in shown and "blocks=" not in shown
     shown = ytilde("data", cwd=tmp_path).stdout
-    assert all(name in shown for name in cli.datasets.NAMES) and not list(tmp_path.iterdir())
+    assert all(name in shown for name in datasets.NAMES) and not list(tmp_path.iterdir())
     assert "`ytilde data cifar100-coarse`" in shown and "www.cityscapes-dataset.com" in shown
     lines = [line.split("│") for line in ytilde("methods").stdout.splitlines()]
     told = {line[1].strip(): line[2] for line in lines if len(line) > 2}
-    assert list(told) == cli.list_methods() and len(set(told.values())) == len(told)
+    assert list(told) == list_methods() and len(set(told.values())) == len(told)
     for command in ("fit", "diagnose", "noise", "pretrain"):
         said = " ".join(ytilde(command, "--help").stdout.split())
-        assert "if not given, the one called label or y" in said
+        assert "label column; default: the one called label or y" in said
 
 
 def test_pretraining_without_labels_does_not_advise_to_fit_the_same(tmp_path):
@@ -640,10 +645,10 @@ def test_pretraining_leaves_out_what_cannot_be_read(tmp_path):
     """The encoder is that of the other pictures, to the bit."""
     words = ["--epochs", "2", "--batch-size", "4", "--backbone", "mlp:width=8", "--out"]
     told = ytilde("pretrain", pictures(tmp_path / "d"), *words, tmp_path / "e").stdout
-    assert "cannot be read" not in told
+    assert "unreadable" not in told
     (tmp_path / "d" / "b" / "9.png").write_bytes(b"junk")
     told = ytilde("pretrain", tmp_path / "d", *words, tmp_path / "e2").stdout
-    assert "note: 1 image cannot be read and took no part\n" in told
+    assert "note: 1 unreadable image skipped\n" in told
     first, second = (Encoder.load(tmp_path / name).weights for name in ("e", "e2"))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -668,10 +673,13 @@ def test_a_pretraining_that_ends_early_tells_how_to_go_on(table, tmp_path, monke
         folder.mkdir()
         raise stop
 
-    monkeypatch.setattr(cli, "pretrained", ends)
+    monkeypatch.setattr(method, "pretrained", ends)
     done = ytilde("pretrain", table / "train.csv", "--out", tmp_path / "e", check=False)
     if stop is KeyboardInterrupt:
-        assert done.returncode == 130 and "the same command goes on" in done.stdout
+        assert (
+            done.returncode == 130
+            and "Interrupted; run the same command to continue" in done.stdout
+        )
         assert (tmp_path / ".e.work").exists()
     else:
         assert done.returncode == 2 and not list(tmp_path.iterdir())
@@ -683,7 +691,7 @@ def test_pretraining_says_when_it_reads_no_labels(table, tmp_path):
     frame.rename(columns={"label": "target"}).to_csv(tmp_path / "t.csv", index=False)
     words = ["pretrain", tmp_path / "t.csv", "--epochs", "1", "--batch-size", "32"]
     told = ytilde(*words, "--out", tmp_path / "e").stdout
-    assert "note: taken for data without labels. There is no label column" in told
+    assert "note: read as data without labels. There is no label column" in told
     told = ytilde(*words, "--label", "target", "--out", tmp_path / "e").stdout
     assert "without labels" not in told
 
@@ -694,14 +702,15 @@ def test_an_interrupted_fit_tells_how_to_go_on(table, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Classifier, "fit_data", ends)
     done = ytilde("fit", table / "train.csv", *FAST, "--out", tmp_path / "r", check=False)
-    assert done.returncode == 130 and "no model yet: the same command with --resume" in done.stdout
+    assert (
+        done.returncode == 130
+        and "before a model existed; run the same command with --resume" in done.stdout
+    )
 
 
-def test_a_report_without_results_says_why(tmp_path, monkeypatch):
-    shown = io.StringIO()
-    monkeypatch.setattr(bench_cli, "out", cli.console(file=shown, width=200))
-    ytilde("bench", "report", "dtm_t1", cwd=tmp_path)
-    assert shown.getvalue().startswith(f"no results: there is no folder {tmp_path / 'results'}\n")
+def test_a_report_without_results_says_why(tmp_path):
+    shown = ytilde("bench", "report", "dtm_t1", cwd=tmp_path).stdout
+    assert shown.startswith(f"no results: there is no folder {tmp_path / 'results'}\n")
     assert "--all" not in ytilde("bench", "list", "--help").stdout
     assert "--all" in ytilde("bench", "report", "--help").stdout
 
@@ -742,7 +751,7 @@ def test_a_failed_run_of_the_bench_is_a_failed_command(tmp_path, monkeypatch):
     def sweep(jobs, **_):
         return [{"hash": job.hash, "status": "failed", "error": "it broke"} for job in jobs]
 
-    monkeypatch.setattr(bench_cli, "sweep", sweep)
+    monkeypatch.setattr(pool, "sweep", sweep)
     words = ["bench", "run", "fashion_idn", "--only", "ce", "--scale", "tiny"]
     assert ytilde(*words, cwd=tmp_path, check=False).returncode == 1
 
@@ -750,8 +759,8 @@ def test_a_failed_run_of_the_bench_is_a_failed_command(tmp_path, monkeypatch):
 def test_diagnose_says_how_many_rows_it_looked_at(table):
     words = ["diagnose", "train.csv", "--rows"]
     told = ytilde(*words, "120", cwd=table).stdout
-    assert "note: 120 of 200 rows were looked at; --rows takes more\n" in told
-    assert "looked at" not in ytilde(*words, "200", cwd=table).stdout
+    assert "note: 120 of 200 rows were examined; --rows takes more\n" in told
+    assert "examined" not in ytilde(*words, "200", cwd=table).stdout
     refused(*words, "-1", match="--rows", cwd=table)
 
 
@@ -777,15 +786,12 @@ def test_words_that_do_not_go_together_are_refused(table, tmp_path):
                    cwd=table).stderr  # fmt: skip
     assert "het_tau" in told and "beta" not in told
     words = ["noise", "train.csv", "--kind", "pair:0.2"]
-    refused(*words, "--rate", "0.3", match="say different rates", cwd=table)
+    refused(*words, "--rate", "0.3", match="give different rates", cwd=table)
     broken = pictures(tmp_path / "d") / "a" / "2.png"
     broken.write_bytes(b"broken")
     told = refused("noise", "d", match="cannot read 1 image, the first d/a/2.png", cwd=tmp_path)
     assert "`ytilde fit --noise`" in told.stderr
 
 
-def test_addresses_of_named_sets_are_whole_in_narrow_terminals(tmp_path, monkeypatch):
-    narrow = io.StringIO()
-    monkeypatch.setattr(cli, "out", cli.console(file=narrow, width=60))
-    cli.data(None)
-    assert "…" not in narrow.getvalue()
+def test_addresses_of_named_sets_are_whole_in_narrow_terminals():
+    assert "…" not in ytilde("data", columns=60).stdout

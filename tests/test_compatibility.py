@@ -13,7 +13,7 @@ import torch
 
 from test_cli import ytilde
 from ytilde import checkpoint
-from ytilde.runs import Run
+from ytilde.cli.runs import Run
 
 FIXTURE = Path(__file__).parent / "fixtures" / "run-0.1"
 MADE = runpy.run_path(str(FIXTURE / "make.py"))  # the commands, and `rounding`

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from ytilde import datasets
-from ytilde import demo as module
+from ytilde.cli import demo as module
+from ytilde.cli.demo import _corrupt, run_demo
 from ytilde.data import BadInput
-from ytilde.demo import _corrupt, run_demo
 
 
 @pytest.fixture(scope="module")

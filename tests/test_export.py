@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ytilde import BadInput, Classifier, cli, create
+from ytilde.cli.summary import say_summary
 from ytilde.datasets import load, shapes
 
 onnxruntime = pytest.importorskip("onnxruntime", reason='pip install "ytilde[onnx]"')
@@ -94,7 +95,8 @@ def test_command(tmp_path, monkeypatch, capsys):
 def test_a_fit_names_only_files_that_it_writes(tmp_path, capsys):
     data = shapes(2, torch.Generator().manual_seed(0), side=8)
     for given, there in ((data, False), (load("digits"), True)):
-        cli._print_summary({}, given, {}, tmp_path)
+        shown = {"backbone": "mlp", "epochs": 1, "seconds": 0}
+        say_summary("ce", shown, given, {}, tmp_path)
         assert ("predictions.csv" in capsys.readouterr().out) is there
 
 

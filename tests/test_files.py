@@ -18,10 +18,10 @@ from PIL import Image
 
 from test_cli import FAST, blobs, refused, ytilde
 from ytilde import Classifier, audit, files, outputs
-from ytilde.data import BadInput
+from ytilde.cli.runs import Run
+from ytilde.data import BadInput, readers
 from ytilde.encoder import Encoder
 from ytilde.runfolder import RunFolder
-from ytilde.runs import Run
 
 
 def snapshot(folder):
@@ -258,13 +258,11 @@ def test_an_output_is_never_a_file_of_a_run(words, force, root):
 
 @pytest.mark.parametrize("words", FOREIGN, ids=named)
 def test_a_foreign_file_is_refused_before_the_work(words, root, monkeypatch):
-    from ytilde import cli
-
     def work(*_, **__):
         raise AssertionError("worked first")
 
     if words[0] in ("predict", "diagnose", "noise", "pretrain", "audit", "review"):
-        monkeypatch.setattr(cli.readers, "read", work)
+        monkeypatch.setattr(readers, "read", work)
     before = snapshot(root)
     refused(*words, match="--force", cwd=root)
     assert snapshot(root) == before

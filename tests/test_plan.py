@@ -12,15 +12,15 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
-from ytilde import bench, bench_cli
+from ytilde import bench
 from ytilde.bench import Job, RunPaths, tables
 from ytilde.bench.cost import GUESS, Costs, rough_seconds
 from ytilde.bench.plan import Plan, run_plan
 from ytilde.bench.run import failure, is_running, run_job, seconds_spent
 from ytilde.checkpoint import locked
+from ytilde.cli.bench import bench_app
 from ytilde.data import BadInput
 
 TOML = """
@@ -358,11 +358,11 @@ def test_kills_at_random_neither_lose_nor_double_a_run(table, tmp_path, seeds, k
 def command(monkeypatch, tmp_path, table):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(bench_cli, "out", Console(highlight=False, width=200))
-    monkeypatch.setattr(bench_cli, "load_table", lambda name: table)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(tables, "load_table", lambda name: table)
 
     def call(*words):
-        told = CliRunner().invoke(bench_cli.bench_app, ["plan", *words, "--device", "cpu"])
+        told = CliRunner().invoke(bench_app, ["plan", *words, "--device", "cpu"])
         if isinstance(told.exception, BadInput):
             assert not list(Path().iterdir()), "a refusal writes nothing"
             return f"refused: {told.exception}"
@@ -386,7 +386,7 @@ def test_a_plan_that_cannot_be_is_refused(command, monkeypatch):
         assert "refused: --minutes must be a positive" in command("two", "--minutes", minutes)
     assert "refused: unknown row 'LM'" in command("two", "--only", "LM")
     assert "refused: unknown scale 'huge'" in command("two", "--scale", "huge")
-    monkeypatch.setattr(bench_cli, "load_table", tables.load_table)
+    monkeypatch.setattr(tables, "load_table", bench.load_table)
     assert "refused: unknown table 'tow'" in command("tow")
 
 

@@ -18,10 +18,10 @@ from PIL import Image
 
 from test_cli import FAST, refused, wait_for, ytilde
 from ytilde import Classifier, checkpoint, files
+from ytilde.cli.runs import Run
 from ytilde.data import BadInput, Data, images, readers
 from ytilde.engine import Recipe, Trainer
 from ytilde.method import create, fit_method
-from ytilde.runs import Run
 from ytilde.testing import blobs
 
 RECIPE = Recipe(epochs=5, batch_size=32, optimizer="adam", lr=0.01, val=0.2, device="cpu")

@@ -1,4 +1,4 @@
-"""BadInput, and the helpers that word what is wrong. Needs nothing but Python."""
+"""BadInput, Diverged, and the helpers that word what is wrong. Needs nothing but Python."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ class BadInput(ValueError):
     def __init__(self, message: object) -> None:
         text = " ".join("".join(c if c.isprintable() else " " for c in str(message)).split())
         super().__init__(text if len(text) <= 1000 else f"{text[:700]} ... {text[-280:]}")
+
+
+class Diverged(RuntimeError):
+    """The loss stopped being a number. The command line prints it and exits with code 1."""
 
 
 def unknown_name_message(what: str, name: str, known: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from .auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
 from .backbones import without_weights
 from .data import IGNORE, BadInput, Batch, Data, Rows, few
-from .data.images import without_unreadable
+from .data.images import row_name, without_unreadable
 from .data.readers import Schema, as_array, as_inputs, fingerprint, read_features
 from .encoders.encoder import Encoder
 from .engine import (
@@ -163,6 +163,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         weights: Tensor | None = None,
         recipe: Recipe | None = None,
         schema: Schema | None = None,
+        encoder: Encoder | None = None,
+        answers: dict[str, NDArray[Any]] | None = None,
         on_record: Callable[[Record], None] = lambda record: None,
         **options: Any,
     ) -> Trainer | None:
@@ -170,8 +172,26 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
         recipe: in the place of the one that the parameters make; it has a seed for each stream.
         schema: how a table became this data; tables are then read alike, and files tell it.
+        encoder: what the file `self.encoder` holds, where it has been read already.
+        answers: gets what the fitted model says of the rows it was trained on, which is computed
+            anyway: "probs" [N, K], and "unreadable_rows" [N]; nothing where pixels have labels.
         Returns the trainer, or None if Ctrl-C ended the fit early.
         """
+        trainer = self._train(data, weights, recipe, schema, encoder, on_record, options)
+        self._class_transition_ = self._estimate_transition(data, answers)
+        return trainer
+
+    def _train(
+        self,
+        data: Data,
+        weights: Tensor | None,
+        recipe: Recipe | None,
+        schema: Schema | None,
+        encoder: Encoder | None,
+        on_record: Callable[[Record], None],
+        options: dict[str, Any],
+    ) -> Trainer | None:
+        """The fit without what follows it: the transition of methods that have none."""
         if not isinstance(self.devices, int | np.integer) or self.devices < 1:
             raise BadInput(f"devices must be a whole number, at least 1, not {self.devices!r}")
         recipe = recipe or self._recipe(data)
@@ -180,7 +200,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.schema_ = schema
         first = data.x[torch.arange(1)] if len(data.shape) == 1 else None
         self.double_ = first is not None and first.dtype == torch.float64
-        encoder = None if self.encoder is None else Encoder.load(self.encoder)
+        encoder = encoder or self._load_encoder()
         self.recipe_, self._backbone_ = recipe, backbone_name(data, self.backbone, encoder)
         self.history_: History = []
 
@@ -207,8 +227,15 @@ class Classifier(ClassifierMixin, BaseEstimator):
             warnings.warn("fit was interrupted: the model of the last whole epoch is kept")
         self.interrupted_ = trainer is None
         self.method_.eval()
-        self._class_transition_ = self._estimate_transition(data)
         return trainer
+
+    @property
+    def backbone_(self) -> str:
+        """The network that was trained, by its name; of one of the user's own, as it is printed."""
+        return str(self._backbone_)
+
+    def _load_encoder(self) -> Encoder | None:
+        return None if self.encoder is None else Encoder.load(self.encoder)
 
     def _is_auto(self) -> bool:
         return isinstance(self.method, str) and self.method == "auto"
@@ -296,6 +323,20 @@ class Classifier(ClassifierMixin, BaseEstimator):
         """The clean posterior [N, K]; columns in the order of `classes_`."""
         return self._map(lambda batch: self.method_.predict_proba(batch.x), X)
 
+    def predict_data(self, data: Data) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """The clean posteriors of a Data [N, K], and which rows could not be read [N]."""
+        check_is_fitted(self)
+        self._check_shape(data)
+        probs, unreadable_rows = self._posteriors(data)
+        return probs.float().cpu().numpy(), unreadable_rows
+
+    def _posteriors(self, data: Data) -> tuple[Tensor, NDArray[np.bool_]]:
+        trainer = self._trainer()
+        probs = trainer.map(lambda batch: self.method_.predict_proba(batch.x), data)
+        unread, rows = trainer.feed.unreadable, range(len(data))
+        found = np.array([bool(unread) and row_name(data.x, row) in unread for row in rows])
+        return probs, found
+
     def predict(self, X: Any) -> NDArray[Any]:
         best = self.predict_proba(X).argmax(-1)
         return self.classes_[best]
@@ -338,9 +379,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         if not isinstance(X, Data):
             x = self._check_inputs(X)
             X = Data(x, torch.zeros(len(x), dtype=torch.int64), len(self.classes_))
-        if X.shape != self.shape_:
-            raise BadInput(f"the inputs have shape {X.shape}, the training data had {self.shape_}")
+        self._check_shape(X)
         return self._trainer().map(fn, X).float().cpu().numpy()
+
+    def _check_shape(self, data: Data) -> None:
+        if data.shape != self.shape_:
+            raise BadInput(
+                f"the inputs have shape {data.shape}, the training data had {self.shape_}"
+            )
 
     def _trainer(self) -> Trainer:
         return Trainer(self.method_, self.recipe_)
@@ -395,11 +441,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
         folds: int = 5,
         on_record: Callable[[Record], None] = lambda record: None,
         keep: Path | None = None,
+        encoder: Encoder | None = None,
     ) -> Audit:
         """The audit of a Data (which may be lazy); images that cannot be read are left out.
 
         on_record: hears of every epoch of the folds' fits; the record's stage names the fold.
         keep: a file for what these fits say, so that the next audit of the same needs none.
+        encoder: what the file `self.encoder` holds, where it has been read already.
         """
         if data.y.dim() > 1:
             raise BadInput(ONE_LABEL)
@@ -410,10 +458,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
             notes = ["In-sample: the model that judged the labels was trained on them."]
         else:
             seed = self.random_state if isinstance(self.random_state, int) else 0
+            encoder = encoder or self._load_encoder()
             answers, notes = kept_or_made(
                 keep,
-                lambda: self._audit_key(data, folds),
-                lambda: out_of_fold(data, folds, seed, self._fold_fit(data), on_record),
+                lambda: self._audit_key(data, folds, encoder),
+                lambda: out_of_fold(data, folds, seed, self._fold_fit(data, encoder), on_record),
             )
             notes += single_rows(data)
         found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
@@ -427,15 +476,15 @@ class Classifier(ClassifierMixin, BaseEstimator):
             found.context.rows = data.x  # type: ignore[assignment]
         return found
 
-    def _audit_key(self, data: Data, folds: int) -> str:
+    def _audit_key(self, data: Data, folds: int, encoder: Encoder | None) -> str:
         """The hash of all that the folds' answers depend on, whatever their files are called."""
         method, network = self.method, self.backbone
         fields = _fields(method, data.num_classes) if isinstance(method, Method) else {}
         settings = self.get_params(deep=False) | {"method": [self._method_name(), fields]}
-        encoder = {} if self.encoder is None else Encoder.load(self.encoder).weights
+        start = {} if encoder is None else encoder.weights
         settings |= {"encoder": None}
         weights = network.state_dict() if isinstance(network, nn.Module) else {}
-        return hash_of([fingerprint(data), folds, repr(settings), encoder, weights])
+        return hash_of([fingerprint(data), folds, repr(settings), start, weights])
 
     def _check_classes(self, data: Data) -> None:
         if data.num_classes != len(self.classes_):
@@ -445,9 +494,20 @@ class Classifier(ClassifierMixin, BaseEstimator):
             )
 
     def _answers(self, data: Data) -> Answers:
-        return Answers(self.predict_proba(data), self._own_transition(data))
+        """The clean posteriors, and T(x) where the method has one of its own; data is read once."""
+        K = data.num_classes
+        if not self._has_transition():
+            return Answers(self.predict_proba(data), None)
 
-    def _fold_fit(self, data: Data) -> FoldFit:
+        def of(batch: Batch) -> Tensor:
+            p, T = self.method_.predict_proba(batch.x), self.method_.transition(batch)
+            assert T is not None
+            return torch.cat([p[:, None], T.expand(len(p), K, K)], 1)
+
+        both = self._map(of, data)
+        return Answers(both[:, 0].copy(), both[:, 1:].copy())
+
+    def _fold_fit(self, data: Data, encoder: Encoder | None) -> FoldFit:
         """How a fold is trained: as all of the data would be, though it has fewer rows."""
         whole = clone(self)._recipe(data)
 
@@ -455,25 +515,29 @@ class Classifier(ClassifierMixin, BaseEstimator):
             fitted = clone(self).set_params(val=whole.val, keep=whole.keep)
             if self._is_auto():
                 fitted.set_params(method=self._method_name())  # one race is enough
-            fitted.fit_data(part, on_record=on_record)
+            fitted._train(part, None, None, None, encoder, on_record, {})
             if fitted.interrupted_:
                 raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
             return fitted._answers
 
         return fit
 
-    def _own_transition(self, X: Any) -> NDArray[np.float32] | None:
-        """T(x) where the method has one of its own."""
+    def _has_transition(self) -> bool:
+        """Does the method have a T of its own?"""
         device = choose_device(self.device)
         with torch.no_grad():
             known = self.method_.transition(unseen(torch.zeros(1, *self.shape_, device=device)))
-        return None if known is None else self.transition_matrix(X)
+        return known is not None
 
-    def _estimate_transition(self, data: Data) -> Tensor:
-        K = data.num_classes
+    def _estimate_transition(
+        self, data: Data, answers: dict[str, NDArray[Any]] | None = None
+    ) -> Tensor:
+        """The class-level T that the predictions for the training rows imply."""
         if data.y.dim() > 1:
-            return torch.eye(K)  # of pixels: not estimated
-        probs = self._trainer().map(lambda batch: self.method_.predict_proba(batch.x), data)
+            return torch.eye(data.num_classes)  # of pixels: not estimated
+        probs, unreadable_rows = self._posteriors(data)
+        if answers is not None:
+            answers |= {"probs": probs.float().cpu().numpy(), "unreadable_rows": unreadable_rows}
         return confident_joint(probs, data.y.to(probs.device)).T.float().cpu()
 
     # ---- files --------------------------------------------------------------------------------

@@ -16,10 +16,12 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from .errors import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TEMPORARY = ".new-"  # how the names of unfinished files begin
 STREAMS = (stat.S_ISCHR, stat.S_ISFIFO)  # what is written into as it is

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..augment import make_augment
 from ..data import Data, StepInfo
+from ..errors import Diverged
 from .feed import Index, Sampler
 from .graph import CapturedStep, Compiled
 from .optim import Average, freeze_statistics, make_groups, make_optimizers, set_rates
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from .loop import Trainer
 
 Loss = Callable[[Any, StepInfo], Tensor]
-
-
-class Diverged(RuntimeError):
-    """The loss stopped being a number."""
 
 
 class Stage:

@@ -1,0 +1,75 @@
+"""All commands, as typer has them: one file each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .. import __version__
+from .audit import audit
+from .bench import bench_app
+from .console import Interrupted, say
+from .data import data
+from .demo import demo
+from .diagnose import diagnose
+from .export import export
+from .fit import FitCommand, fit
+from .flags import docstring
+from .methods import methods
+from .noise import noise
+from .options import EXTRA, GroupedCommand
+from .predict import predict
+from .pretrain import pretrain
+from .relabel import relabel
+from .review import review
+
+AGAIN = {"bench": "; run the same command again to continue"}  # what is done stays done
+
+
+class Group(TyperGroup):
+    """Lets Ctrl-C through, of which typer would make an exit without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            again = AGAIN.get(ctx.invoked_subcommand, "")
+            raise Interrupted(f"interrupted{again}") from None
+
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        say(f"ytilde {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help="Learn from labels that are wrong in ways that depend on the input.")
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="show the version and exit"
+        ),
+    ] = False,
+) -> None: ...
+
+
+GROUPED: dict[Any, Any] = {
+    fit: {"cls": FitCommand, "context_settings": EXTRA},
+    pretrain: {"cls": GroupedCommand, "context_settings": EXTRA},
+}
+COMMANDS = (fit, predict, audit, review, relabel, export, diagnose, noise, pretrain, data, methods)
+for command in (*COMMANDS, demo):
+    app.command(command.__name__, help=docstring(command), **GROUPED.get(command, {}))(command)
+app.add_typer(bench_app, name="bench")

@@ -1,0 +1,152 @@
+"""What the command line prints: sentences as they are, tables, progress bars, errors in one line.
+
+rich is imported when a table or a bar is drawn; a sentence needs none.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadInput, Diverged
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..engine import Record
+
+quiet = False  # of the processes that torchrun starts one speaks
+FIGURES = {"loss": "loss", "val_accuracy": "noisy val", "test_accuracy": "test"}
+FIGURES |= {"knn_accuracy": "k-NN", "linear_accuracy": "linear"}
+
+
+class Interrupted(Exception):
+    """Ctrl-C, under a name that typer does not take for itself."""
+
+
+def prepare() -> None:
+    """A terminal that cannot show a character gets its number; no print fails."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):  # another object in its place, or closed
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def say(text: str) -> None:
+    """Print a sentence as it is: a path may hold brackets, and a cut one cannot be copied."""
+    if not quiet:
+        print(plain(text), flush=True)
+
+
+def plain(text: object) -> str:
+    """Characters that steer a terminal, and bytes of file names that are no text, as numbers."""
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else ascii(c)[1:-1]
+        for c in str(text)
+    )
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def rich_console(**options: Any) -> Console:
+    """Takes no text for markup, and cuts none; it is as wide as the terminal is now."""
+    from rich.console import Console
+
+    return Console(
+        **{"highlight": False, "markup": False, "emoji": False, "soft_wrap": True} | options
+    )
+
+
+def make_table(header: Sequence[str], rows: Iterable[Sequence[object]], **columns: Any) -> Table:
+    """columns: options of every column, as rich has them."""
+    from rich.table import Column, Table
+
+    table = Table(*(Column(head, **columns) for head in header))
+    for row in rows:
+        table.add_row(*map(plain, row))
+    return table
+
+
+def show(table: Table) -> None:
+    if not quiet:
+        rich_console().print(table)
+
+
+# ---- progress ------------------------------------------------------------------------------------
+
+
+class Bar:
+    """A progress bar with the time left; in a file or a pipe, a line for each tenth of the way."""
+
+    def __enter__(self) -> Bar:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"), BarColumn(),
+            TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+        )  # fmt: skip
+        out = rich_console()
+        self.bar = Progress(*columns, console=out, disable=quiet or not out.is_terminal)
+        self.tasks: dict[str, Any] = {}
+        self.bar.start()
+        return self
+
+    def show(self, record: Record) -> None:
+        stage, epoch, epochs = record["stage"], record["epoch"], record["epochs"]
+        trial = record.get("race")  # one line for all that are tried
+        stage = f"trying {trial}" if trial else stage
+        key = "race" if trial else stage
+        if key not in self.tasks:
+            self.tasks[key] = self.bar.add_task(stage, total=epochs, figures="")
+        figures = "  ".join(f"{text} {record[k]:.3f}" for k, text in FIGURES.items() if k in record)
+        shown: dict[str, Any] = {"description": stage, "total": epochs, "figures": figures}
+        self.bar.update(self.tasks[key], completed=epoch, **shown)
+        tenth = epoch == epochs if trial else 10 * epoch // epochs > 10 * (epoch - 1) // epochs
+        if self.bar.disable and tenth:
+            say(f"{stage} {epoch}/{epochs}  {figures}")
+
+    def __exit__(self, *_: Any) -> None:
+        self.bar.stop()
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def explain(error: Exception) -> tuple[str, int] | None:
+    """One line and the exit code; None for a fault of ytilde's own, whose traceback is wanted."""
+    if isinstance(error, BadInput):
+        return f"ytilde: {error}", 2
+    if isinstance(error, Diverged):
+        return f"ytilde: {error}", 1
+    if isinstance(error, Interrupted):
+        return f"ytilde: {error}", 130
+    if _is_out_of_memory(error):
+        return f"ytilde: {BadInput(OUT_OF_MEMORY)}", 1
+    if isinstance(error, OSError):
+        told = BadInput(f"cannot use {error.filename or 'a file'}: {error.strerror or error}")
+        return f"ytilde: {told}", 2
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return error.format_message(), 0  # type: ignore[attr-defined]
+    if type(error).__module__.partition(".")[0] in ("click", "typer"):
+        if not hasattr(error, "format_message"):
+            return "ytilde: stopped", getattr(error, "exit_code", 1)
+        return f"ytilde: {error.format_message()}", getattr(error, "exit_code", 2)
+    return None
+
+
+OUT_OF_MEMORY = (
+    "out of memory; use a smaller --batch-size, a smaller --backbone or fewer rows, "
+    "or end other programs"
+)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python's, numpy's and CUDA's errors by their names; that of torch on the CPU by its text."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

@@ -1,0 +1,174 @@
+"""Options that are the fields of a dataclass: a method's, the recipe's, a pre-training's."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import tokenize
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput, shorten_list, unknown_name_message
+
+# ---- what the user typed -------------------------------------------------------------------------
+
+
+def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`--tau 0.5 --epochs 30` as (fields of the method, fields of the recipe)."""
+    from ..engine import Recipe
+    from ..method import list_methods, lookup
+
+    own = {f.name: f for f in dataclasses.fields(lookup(method).cls)}
+    known = {f.name: f for f in dataclasses.fields(Recipe)} | own
+    for word in words:
+        name = word.removeprefix("--").partition("=")[0].replace("-", "_")
+        others = [m for m in list_methods() if name in lookup(m).cls.field_names()]
+        if word.startswith("--") and name not in known and others:
+            flag = word.partition("=")[0]
+            raise BadInput(f"{method} has no {flag}; {shorten_list(others)} have it")
+    found = read_flags(words, known)
+    fields = {name: value for name, value in found.items() if name in own}
+    return fields, {name: value for name, value in found.items() if name not in own}
+
+
+def read_flags(words: list[str], known: dict[str, dataclasses.Field[Any]]) -> dict[str, Any]:
+    """The options among these fields, each as its field's type."""
+    found: dict[str, Any] = {}
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise BadInput(f"unexpected argument {word!r}; options look like --epochs 30")
+        flag, _, value = word[2:].partition("=")
+        name = flag.replace("-", "_")
+        if name not in known:
+            raise BadInput(unknown_name_message("option", flag, sorted(known)))
+        field = known[name]
+        if not value:
+            is_switch = isinstance(field.default, bool)
+            value = "true" if is_switch and (not words or words[0].startswith("--")) else ""
+            if not value:
+                if not words:
+                    raise BadInput(f"option --{flag} needs a value")
+                value = words.pop(0)
+        found[name] = convert(flag, value, field)
+    return found
+
+
+def convert(flag: str, text: str, field: dataclasses.Field[Any]) -> Any:
+    """A flag's text as the field's type, told by its annotation."""
+    kinds = str(field.type)
+    if kinds.startswith("Literal"):
+        return text  # who takes it knows the words
+    for kind, read in (("bool", _boolean), ("int", int), ("float", float)):
+        if kind in kinds:
+            try:
+                return read(text)
+            except ValueError:
+                continue
+    if "str" in kinds or "Any" in kinds or "Path" in kinds:
+        return text
+    raise BadInput(f"option --{flag} takes {kinds}, not {text!r}")
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "yes", "1", "on"):
+        return True
+    if text.lower() in ("false", "no", "0", "off"):
+        return False
+    raise ValueError(text)
+
+
+# ---- what the fields mean ------------------------------------------------------------------------
+
+
+def field_comments(cls: type) -> dict[str, str]:
+    """The comment behind each field of a dataclass: its documentation."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            found |= _comments(inspect.getsource(base))
+    return found
+
+
+def _comments(source: str) -> dict[str, str]:
+    """The comments behind `name: type = value  # comment` in the source of a class."""
+    source = inspect.cleandoc(source)
+    lines: dict[int, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            lines[token.start[0]] = token.string.lstrip("# ")
+    found = {}
+    for number, line in enumerate(source.splitlines(), 1):
+        name = line.strip().partition(":")[0]
+        if number in lines and name.isidentifier():
+            found[name] = lines[number]
+    return found
+
+
+def field_rows(cls: type, preset: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Flag, default and meaning of each field of a dataclass."""
+    from ..engine import choices
+
+    comments, words = field_comments(cls), choices(cls)
+    rows = []
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        meaning = filter(None, (", ".join(words.get(field.name, ())), comments.get(field.name)))
+        default = preset.get(field.name, field.default)
+        rows.append((flag_of(field.name), str(default), "; ".join(meaning)))
+    return rows
+
+
+def _metavar(annotation: Any) -> str:
+    """How help shows the kind of a value, as typer does; a switch needs none."""
+    annotation = getattr(annotation, "__name__", str(annotation))
+    kind = "str" if annotation.startswith("Literal") else annotation.partition(" |")[0]
+    return "" if kind == "bool" else f" <{kind}>"
+
+
+def method_help(name: str) -> list[tuple[str, str]]:
+    """A method's own flags for `fit --help`."""
+    from ..method import lookup
+
+    entry = lookup(name)
+    kinds = [_metavar(field.type) for field in dataclasses.fields(entry.cls)]
+    rows = zip(field_rows(entry.cls, entry.preset), kinds, strict=True)
+    return [(flag + kind, f"{what}  [default: {default}]") for (flag, default, what), kind in rows]
+
+
+def recipe_help() -> list[tuple[str, str]]:
+    """The recipe's flags, read from its source: importing it would load torch."""
+    source = (Path(__file__).parents[1] / "engine" / "recipe.py").read_text(encoding="utf-8")
+    cls = next(
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef) and node.name == "Recipe"
+    )
+    comments = _comments(ast.get_source_segment(source, cls) or "")
+    rows = []
+    for node in cls.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            kind, words = node.annotation, ""
+            if isinstance(kind, ast.Subscript):  # Literal["a", "b"]
+                words = ", ".join(map(str, ast.literal_eval(kind.slice)))
+            meaning = filter(None, (words, comments.get(node.target.id, "")))
+            flag = flag_of(node.target.id) + _metavar(ast.unparse(kind))
+            rows.append((flag, "; ".join(meaning)))
+    return rows
+
+
+def flag_of(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def docstring(thing: Any) -> str:
+    """The documentation of a module, class or function, also under `python -OO`."""
+    if found := inspect.getdoc(thing):
+        return found
+    try:
+        tree: Any = ast.parse(inspect.cleandoc(inspect.getsource(thing)))
+    except (OSError, SyntaxError):
+        return ""
+    return ast.get_docstring(tree if inspect.ismodule(thing) else tree.body[0]) or ""

@@ -1,0 +1,91 @@
+"""Options that several commands have, and help that shows options in groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+DATA, METHOD, TRAINING, OUTPUT = "Data", "Method", "Training", "Output"  # groups of `--help`
+EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="csv, tsv, parquet or npz file, image folder, or a named set (see `ytilde data`)"
+    ),
+]
+Label = Annotated[
+    str | None,
+    typer.Option(help="label column; default: the one called label or y", rich_help_panel=DATA),
+]
+CleanLabel = Annotated[
+    str | None,
+    typer.Option(
+        help="column of true labels, for evaluation only, never trained on; default: the one "
+        "called clean_label or clean",
+        rich_help_panel=DATA,
+    ),
+]
+ImageColumn = Annotated[
+    str | None, typer.Option(help="column of image paths", rich_help_panel=DATA)
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option("--drop", help="exclude a column, e.g. an id; repeatable", rich_help_panel=DATA),
+]
+IdColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        help="column that identifies the rows, copied to every output; none: there is no such "
+        "column",
+        rich_help_panel=DATA,
+    ),
+]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="folder of the named sets; default: $YTILDE_DATA or ./data", rich_help_panel=DATA
+    ),
+]
+Noise = Annotated[
+    str | None,
+    typer.Option("--noise", help="corrupt the labels first, e.g. instance:0.4",
+                 rich_help_panel=DATA),
+]  # fmt: skip
+Backbone = Annotated[
+    str,
+    typer.Option(
+        help="network, as NAME[:OPTION=VALUE,...] (see `ytilde methods backbones`); auto: chosen "
+        "by the data",
+        rich_help_panel=METHOD,
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="replace an existing file, whatever wrote it", rich_help_panel=OUTPUT
+    ),
+]
+
+
+class GroupedCommand(TyperCommand):
+    """Help in groups, the order being that of their first options; plain text, quickly there."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        for param in self.get_params(ctx):
+            is_option = param.param_type_name == "option"
+            name = getattr(param, "rich_help_panel", None) or "Options"
+            if record := param.get_help_record(ctx):
+                groups.setdefault(name if is_option else "Arguments", []).append(record)
+        self.add_fields(ctx, groups)
+        for name in sorted(groups, key=lambda name: name == "Options"):  # stable: --help goes last
+            with formatter.section(name):
+                formatter.write_dl(groups[name])
+
+    def add_fields(self, ctx: Any, groups: dict[str, list[tuple[str, str]]]) -> None:
+        """For options that are fields of a dataclass."""

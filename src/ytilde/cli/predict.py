@@ -1,0 +1,49 @@
+"""`ytilde predict`: the labels of new data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import plural
+from .console import say
+from .options import DataRoot, Force, Source
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="run folder or model file")],
+    source: Source,
+    out_file: Annotated[Path, typer.Option("--out", help="csv to write")] = Path("predictions.csv"),
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="add a column for each class, prob_CLASS")
+    ] = False,
+    data_root: DataRoot = None,
+    split: Annotated[str, typer.Option(help="split of a named set")] = "test",
+    force: Force = False,
+) -> None:
+    """Predict the labels of new data with a trained run.
+
+    Images that cannot be read get no label.
+    """
+    from ..data.images import row_name
+    from ..outputs import check_outputs
+    from .predictions import write_predictions
+    from .reading import input_paths, read_source
+    from .trained import load_model, schema_of
+
+    outputs = [(out_file, "predictions")]
+    check_outputs(outputs, input_paths(source, data_root, run), force)
+    clf, config = load_model(run)
+    schema = schema_of(config) or clf.schema_
+    found = read_source(source, data_root, schema=schema, split=split, labelled=False, strict=False)
+    check_outputs(outputs, found.paths or (), force)
+    probs, unreadable_rows = clf.predict_data(found.data)
+    shown = {"given": False, "probabilities": probabilities}
+    write_predictions(out_file, found, clf.classes_, probs, unreadable_rows, **shown)
+    unread = int(unreadable_rows.sum())
+    if unread:
+        first = row_name(found.data.x, int(unreadable_rows.argmax()))
+        say(f"note: no label for {plural(unread, 'unreadable image')}, the first {first}")
+    say(f"{plural(len(probs) - unread, 'prediction')} written to {out_file}")

@@ -1,0 +1,59 @@
+"""`ytilde review`: go through the suspicious labels in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import BadInput
+from .console import say
+from .options import Force
+
+
+def review(
+    run: Annotated[Path, typer.Argument(help="run folder that has been audited")],
+    export: Annotated[
+        Path | None,
+        typer.Option(help="csv to write: the labels as decided so far; the page is not opened"),
+    ] = None,
+    port: Annotated[int, typer.Option(help="0: any free one", min=0, max=65535)] = 0,
+    force: Force = False,
+) -> None:
+    """Review the suspicious labels of an audited run in the browser.
+
+    With the keyboard; every decision is saved at once.
+    """
+    from ..auditing import review as reviewing
+    from ..outputs import check_no_links, check_outputs
+    from ..runfolder import REVIEW
+    from .trained import load_config, run_inputs, say_relabel, training_data
+
+    outputs = [(export, "labels")] if export else []
+    check_outputs(outputs, [run], force)
+    check_no_links([run / REVIEW])
+    config = load_config(run)
+    check_outputs(outputs, run_inputs(config), force)
+    found = training_data(run, config)
+    check_outputs(outputs, found.paths or (), force)
+    if found.data.y.dim() > 1:
+        raise BadInput("a review needs one label a row; pixel labels are not audited yet")
+    columns = found.schema.columns
+    shown: dict[str, Any] = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
+    session = reviewing.Review(run, found.data, columns=columns, **shown)
+    if export is not None:
+        number, changed = reviewing.export(session, export)
+        say(f"{number} labels written to {export}, {changed} of them changed by hand")
+        if changed:
+            say_relabel(config, export)
+        return
+    reviewing.serve(session, port, _say_address)
+    done = session.progress()
+    say(f"{done['total'] - done['open']} of {done['total']} decided, and all decisions are saved")
+    say(f"next: ytilde review {quote(str(run))} --export labels.csv")
+
+
+def _say_address(address: str) -> None:
+    say(f"open {address} in a browser; Ctrl-C ends the review")

@@ -1,0 +1,107 @@
+"""What commands do with a trained run: load it, and read again what it was trained on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from .. import __version__
+from ..data import BadInput, readers
+from ..data.ids import NONE
+from ..encoders.encoder import Encoder
+from ..engine import Recipe
+from ..estimator import Classifier
+from ..hashing import hash_of
+from ..runfolder import MODEL
+from .console import say
+from .reading import corrupt, input_paths
+from .runs import Run
+
+
+def load_model(run: Path) -> tuple[Classifier, dict[str, Any]]:
+    """The classifier of a run folder with the run's config, or of a model file with none."""
+    if not run.is_dir():
+        return Classifier.load(run), {}
+    config = load_config(run)
+    if not (run / MODEL).exists():
+        raise BadInput(
+            f"{run} is unfinished and has no model yet; run the command that started it again, "
+            "with --resume"
+        )
+    clf = Classifier.load(run / MODEL)
+    clf.encoder = from_start(clf.encoder, config)
+    return clf, config
+
+
+def load_config(run: Path) -> dict[str, Any]:
+    """What a run was asked for; refused where another version of ytilde wrote it otherwise."""
+    config = Run.config(run)
+    try:
+        for key in ("source", "data_root", "label", "clean_label", "image_column", "noise"):
+            config[key]
+        Recipe(**config["recipe"]), schema_of(config), config["fingerprint"]
+    except (KeyError, TypeError) as error:
+        by = config.get("versions", {}).get("ytilde", "another version")
+        raise BadInput(
+            f"{run} was made by ytilde {by}, and this is {__version__}: {error}; fit it again"
+        ) from error
+    return config
+
+
+def schema_of(config: dict[str, Any]) -> readers.Schema | None:
+    return readers.Schema(**config["schema"]) if config.get("schema") else None
+
+
+def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
+    """What a run was trained on, with the labels it saw."""
+    found = readers.read(
+        from_start(config["source"], config),
+        data_root=from_start(config["data_root"], config),
+        drop=config.get("drop") or (),
+        id_column=config.get("id_column", NONE),  # runs of 0.1 had ids among their features
+        **{key: config[key] for key in ("label", "clean_label", "image_column")},
+    )
+    if found.fingerprint != config["fingerprint"]:
+        raise BadInput(f"{config['source']} has changed since {run} was trained; fit it again")
+    data, _ = corrupt(found.data, config["noise"], Recipe(**config["recipe"]))
+    return replace(found, data=data)
+
+
+def run_inputs(config: dict[str, Any]) -> list[Path]:
+    """The files that a run was trained on."""
+    keys = ("source", "test", "encoder", "data_root")
+    source, test, encoder, root = (from_start(config.get(key), config) for key in keys)
+    return input_paths(source or "", Path(root) if root else None, test, encoder)
+
+
+def load_encoder(path: str | Path | None) -> tuple[Encoder | None, str | None]:
+    """An encoder and the digest of its content, by which a run knows it again."""
+    encoder = None if path is None else Encoder.load(path)
+    return encoder, None if encoder is None else hash_of(encoder.weights)
+
+
+def same_encoder(run: Path, path: Any, config: dict[str, Any]) -> Encoder | None:
+    """The encoder that a run started from, refused where it has changed since."""
+    then = config.get("encoder_digest")
+    encoder, digest = load_encoder(path) if then else (None, None)
+    if digest != then:
+        raise BadInput(f"{path} has changed since {run} was trained; fit it again")
+    return encoder
+
+
+def from_start(path: Any, config: dict[str, Any]) -> str | None:
+    """A path of a run that is not here, as it was seen from where the run was started."""
+    there = Path(config.get("started_in", ".")) / (path or "")
+    return path if path is None or Path(path).exists() or not there.exists() else str(there)
+
+
+def say_relabel(config: dict[str, Any], labels: Path) -> None:
+    """How the table itself gets its new labels."""
+    source = Path(str(from_start(config["source"], config)))
+    if source.suffix.lower() in readers.TABLES and not config["noise"]:
+        label = f" --label {quote(config['label'])}" if config["label"] else ""
+        fixed = source.with_stem(f"{source.stem}-fixed")  # beside it: image paths may be relative
+        words = f"{quote(str(source))} {quote(str(labels))}{label} --out {quote(str(fixed))}"
+        say(f"next: ytilde relabel {words}")
