@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from ytilde.data import BadInput, Batch, Data, StepInfo
-from ytilde.method import create, fit_method, make_spec, unseen
+from ytilde.fitting import fit_method, make_spec
+from ytilde.method import create, unseen
 from ytilde.methods.causal_nl import RULES
 from ytilde.testing import BACKBONE, RECIPE, blobs, fitted
 

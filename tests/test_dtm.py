@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from ytilde import Classifier
 from ytilde.data import BadInput, Batch, Data, StepInfo
 from ytilde.engine import Recipe, Trainer
+from ytilde.fitting import fit_method, make_spec
 from ytilde.losses import mean
-from ytilde.method import create, fit_method, make_spec, unseen
+from ytilde.method import create, unseen
 from ytilde.methods import dtm as module
 from ytilde.methods.dtm import CrossFit, group_matrices, log_columns, sharpened, weights_of
 from ytilde.testing import BACKBONE, RECIPE, blobs

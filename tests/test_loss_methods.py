@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from ytilde.data import BadInput, Batch, Data, StepInfo
+from ytilde.fitting import fit_method, make_spec
 from ytilde.losses import symmetric_beta
-from ytilde.method import create, fit_method, make_spec
+from ytilde.method import create
 from ytilde.methods.elr import Memory
 from ytilde.testing import BACKBONE, RECIPE, blobs, fitted
 

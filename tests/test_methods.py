@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from ytilde.data import BadInput, Spec, check_ranges
-from ytilde.method import BackboneFactory, create, list_methods, lookup
+from ytilde.fitting import BackboneFactory
+from ytilde.method import create, list_methods, lookup
 from ytilde.testing import blobs, check_method, fitted
 
 GOLDEN = Path(__file__).parent / "golden.json"

@@ -20,7 +20,8 @@ from test_cli import FAST, refused, wait_for, ytilde
 from ytilde import Classifier, checkpoint, files
 from ytilde.data import BadInput, Data, images, readers
 from ytilde.engine import Recipe, Trainer
-from ytilde.method import create, fit_method
+from ytilde.fitting import fit_method
+from ytilde.method import create
 from ytilde.runs import Run
 from ytilde.testing import blobs
 

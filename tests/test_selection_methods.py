@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ytilde import noise
 from ytilde.data import BadInput, Batch, Data, StepInfo
 from ytilde.engine import Recipe, Trainer
+from ytilde.fitting import fit_method, make_spec
 from ytilde.losses import symmetric_beta
-from ytilde.method import create, fit_method, make_spec
+from ytilde.method import create
 from ytilde.methods import cc as cc_file
 from ytilde.methods.dividemix import fill
 from ytilde.selection import auto_rate, two_component_mixture

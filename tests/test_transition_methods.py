@@ -13,7 +13,8 @@ from scipy.optimize import nnls
 from ytilde import transition as tr
 from ytilde.data import BadInput, Batch
 from ytilde.engine import Recipe
-from ytilde.method import create, fit_method, unseen
+from ytilde.fitting import fit_method
+from ytilde.method import create, unseen
 from ytilde.methods.bltm import distilled
 from ytilde.methods.forward import share
 from ytilde.methods.t_revision import slack_rate

@@ -36,13 +36,14 @@ from .engine import (
     default_recipe,
     to_device,
 )
+from .fitting import backbone_name, fit_method, make_spec
 from .hashing import hash_of
 from .images import without_unreadable
-from .method import Method, backbone_name, create, fit_method, make_spec, unseen
+from .method import Method, create, unseen
 from .outputs import check_replaceable
 from .transition import confident_joint
 from .transition import given as given_transition
-from .tuning import SHORT_LIST, choose_method, of_race
+from .tuning import SHORT_LIST, choose_method, tag_trial
 
 KEPT_TYPES = [np.float64, np.float32]  # of a table, until it is known what it needs
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
@@ -224,7 +225,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         own["resume"] = False
 
         def try_out(method: Method, recipe: Recipe, name: str) -> Trainer:
-            shown = of_race(name, options["on_record"])
+            shown = tag_trial(name, options["on_record"])
             return fit_method(method, data, recipe, **own, on_record=shown)
 
         folder, resume = options.get("folder"), options.get("resume", False)

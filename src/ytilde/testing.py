@@ -18,7 +18,8 @@ from torch import Tensor
 
 from .data import Batch, Data
 from .engine import Recipe, Trainer
-from .method import Method, create, fit_method, make_spec, unseen
+from .fitting import fit_method, make_spec
+from .method import Method, create, unseen
 from .readers import split
 
 RECIPE = Recipe(epochs=8, batch_size=32, optimizer="adam", lr=5e-3, weight_decay=0.0, val=0.2)

@@ -30,8 +30,9 @@ from ..data.precision import narrow
 from ..data.readers import as_array, encode, read_features, split
 from ..engine import Trainer, default_recipe
 from ..files import write_text
+from ..fitting import fit_method
 from ..images import without_unreadable
-from ..method import create, fit_method
+from ..method import create
 from ..outputs import check_replaceable
 from .audit import Audit, audit, overlap
 from .notes import unlabelled, weakness

@@ -33,8 +33,9 @@ from ..data import IGNORE, BadInput, Batch, Data, Spec, StepInfo
 from ..diffusion import DENOISERS, PCA, Diffusion, Schedule
 from ..engine import Recipe, Trainer
 from ..errors import unknown_name_message
+from ..fitting import BackboneFactory
 from ..losses import mean, weighted_mean
-from ..method import BackboneFactory, Method, register, view
+from ..method import Method, register, view
 from ..readers import fingerprint
 from ..transition import SigmoidT, forward_nll, forward_nll_log, safe_log, sigmoid_rows, volume
 from .forward import share
