@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import logging
 import pkgutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -174,44 +180,138 @@ def unseen(x: Tensor) -> Batch:
 # ---- the registry --------------------------------------------------------------------------------
 
 
+GROUP = "ytilde.methods"  # the group of entry points by which packages bring methods
+OWN_FOLDER = Path(__file__).parent / "methods"
+RESERVED = ("auto", "backbones", "recipe")  # words that stand where a method's name does
+
+logger = logging.getLogger("ytilde")
+
+
 @dataclass(frozen=True)
 class Entry:
+    """What a registered name stands for."""
+
     name: str
     cls: type[Method]
-    preset: dict[str, Any]
+    preset: dict[str, Any]  # fields whose defaults this name replaces
+    source: str = ""  # the file that registered it; "" where there is none, as in a notebook
 
 
 _REGISTRY: dict[str, Entry] = {}
+_LEFT_OUT: dict[str, str] = {}  # name of a plugin that cannot be used -> a sentence that says why
+_searched: set[str] = set()  # what was searched: "own", "plugins"
 M = TypeVar("M", bound=type[Method])
 
 
 def register(name: str, **preset: Any) -> Callable[[M], M]:
-    """Class decorator: the method, or one preset of its fields, under this name."""
+    """Class decorator: the method, or one preset of its fields, under this name.
+
+    A name belongs to the file that registers it first, and ytilde's own come before all others.
+    """
+    caller = sys._getframe(1).f_globals
+    source, module = str(caller.get("__file__") or ""), caller.get("__name__")
 
     def add(cls: M) -> M:
-        _REGISTRY[name] = Entry(name, cls, preset)
-        cls.name = name  # of several, the uppermost
+        if Path(source).parent != OWN_FOLDER:
+            _check_plugin(name, cls)
+            _find_own()
+        taken = _REGISTRY.get(name)
+        if taken and taken.source != source:
+            whose = "of ytilde" if Path(taken.source).parent == OWN_FOLDER else taken.source
+            raise BadInput(
+                f"there is a method {name} already ({whose}); register yours under another name"
+            )
+        _REGISTRY[name] = Entry(name, cls, preset, source)
+        if cls.__module__ == module:  # else it is a preset of somebody else's method
+            cls.name = name  # of several, the uppermost
         return cls
 
     return add
 
 
-def find_methods(package: str = "ytilde.methods") -> None:
-    """Import every file of the package, so that a new method is one new file."""
-    root = importlib.import_module(package)
-    for module in pkgutil.iter_modules(root.__path__):
-        importlib.import_module(f"{package}.{module.name}")
+def _check_plugin(name: str, cls: type) -> None:
+    if not name.isidentifier() or name in RESERVED:
+        raise BadInput(f"{name!r} cannot be the name of a method; take a word such as my_method")
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise BadInput(f"what is registered as {name} must be a subclass of ytilde.Method")
+    for field in dataclasses.fields(cls):
+        if field.default is field.default_factory:  # both are missing
+            raise BadInput(f"the field {field.name} of {name} needs a default")
+
+
+def _find_own() -> None:
+    """Import every file of `methods/`, so that a new method is one new file."""
+    if "own" not in _searched:
+        _searched.add("own")
+        for module in pkgutil.iter_modules([str(OWN_FOLDER)]):
+            if not module.name.startswith("_"):
+                importlib.import_module(f"{GROUP}.{module.name}")
+
+
+def find_methods() -> None:
+    """Import ytilde's own methods, the files in $YTILDE_METHODS and what packages bring, once.
+
+    A plugin that cannot be used is left out and named in a sentence; all others are there.
+    """
+    _find_own()
+    if "plugins" in _searched:
+        return
+    _searched.add("plugins")
+    for folder in importlib.import_module(GROUP).__path__:
+        if Path(folder) == OWN_FOLDER:
+            continue
+        if not Path(folder).is_dir():
+            _leave_out(folder, f"YTILDE_METHODS names {folder}, which is no folder")
+        for module in pkgutil.iter_modules([folder]):
+            if not module.name.startswith("_"):
+                what = f"the method file {module.name} in {folder}"
+                _load(module.name, what, partial(_import_file, module.name, folder))
+    try:
+        points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    except Exception as error:  # of an installed package that is damaged
+        _leave_out(GROUP, f"the entry points {GROUP} cannot be read: {error}")
+        return
+    for point in points:
+        _load(point.name, f"the entry point {point.name} = {point.value}", point.load)
+
+
+def _import_file(name: str, folder: str) -> None:
+    found = Path(importlib.import_module(f"{GROUP}.{name}").__file__ or "")
+    if Path(folder) not in found.parents:
+        raise BadInput(f"{found} has the same file name; give it another one")
+
+
+def _load(name: str, what: str, load: Callable[[], Any]) -> None:
+    """Load a plugin; of one that fails nothing stays registered."""
+    before = set(_REGISTRY)
+    try:
+        load()
+    except (Exception, SystemExit) as error:
+        modules = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
+        alive = {vars(module).get("__file__") for module in modules}
+        for new in set(_REGISTRY) - before:
+            if _REGISTRY[new].source not in alive:  # else another plugin's, which it imports
+                del _REGISTRY[new]
+        told = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+        _leave_out(name, f"{what} is left out: {told}")
+
+
+def _leave_out(name: str, reason: str) -> None:
+    _LEFT_OUT[name] = str(BadInput(reason))  # one line, whatever the plugin says
+    logger.warning(_LEFT_OUT[name])
 
 
 def list_methods() -> list[str]:
+    """The names of all methods: ytilde's, and those of plugins."""
     find_methods()
     return sorted(_REGISTRY)
 
 
 def lookup(name: str) -> Entry:
-    if name not in list_methods():
-        raise BadInput(unknown_name_message("method", name, list_methods()))
-    return _REGISTRY[name]
+    """What a name stands for; unknown ones are refused, with those that are near."""
+    if name in list_methods():
+        return _REGISTRY[name]
+    raise BadInput(_LEFT_OUT.get(name) or unknown_name_message("method", name, list_methods()))
 
 
 def create(name: str, **fields: Any) -> Method:
