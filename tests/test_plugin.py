@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,57 @@ def test_a_new_file_is_a_new_method(tmp_path):
     assert "how much the easy examples count less" in done.stdout
     config = next((tmp_path / "runs").glob("*/config.json")).read_text()
     assert '"gamma": 1.5' in config
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A copy of the project with focal.py among ytilde's own methods, as yet without a range."""
+    root = tmp_path / "project"
+    root.mkdir()
+    for name in ("benchmarks", "docs", "examples", "results", "src", "tests"):
+        skipped = shutil.ignore_patterns("__pycache__", "*.egg-info", "fixtures")
+        shutil.copytree(ROOT / name, root / name, ignore=skipped)
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, root)
+    first_try = FOCAL.replace('    ranges = "gamma >= 0"\n\n', "")
+    assert first_try != FOCAL
+    (root / "src" / "ytilde" / "methods" / "focal.py").write_text(first_try)
+    return root
+
+
+def pytest_in(root, *words, fail=False):
+    """Run tests of the copy; what it says, with the reasons of skips."""
+    words = ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *words)
+    done = run(*words, cwd=root, PYTHONPATH=str(root / "src"))
+    assert done.returncode == int(fail), done.stdout + done.stderr
+    return done.stdout
+
+
+def test_one_file_in_the_package_passes(package):
+    """The tests that look at all methods at once, and the cheap ones of focal itself."""
+    files = ("tests/test_methods.py", "tests/test_docs.py")
+    said = pytest_in(package, *files, "-k", "page or differ or file_names or (focal and not check)")
+    assert "focal has no golden number yet: python tests/test_methods.py focal" in said
+    assert "focal is not shipped yet, and says no range of {'gamma'}" in said
+
+
+@pytest.mark.slow
+def test_one_file_in_the_package_passes_all_that_methods_are_put_to(package):
+    files = [f"tests/test_{name}.py" for name in ("methods", "docs", "cli", "ddp", "graph")]
+    pytest_in(package, *files, "-k", "focal or docs or listed or differ or file_names")
+    style = run("-m", "ruff", "check", "src/ytilde/methods/focal.py", cwd=package)
+    assert style.returncode == 0 or "No module named ruff" in style.stderr, style.stdout
+
+
+def test_a_shipped_method_is_still_held_to_its_page_and_number(package):
+    """The tests that let a new file pass notice a change of one that is known."""
+    path = package / "src" / "ytilde" / "methods" / "mae.py"
+    path.write_text(path.read_text().replace("underfits", "overfits"))
+    golden = package / "tests" / "golden.json"
+    golden.write_text(golden.read_text().replace('"mae"', '"mae_"'))
+    files = ("tests/test_methods.py", "tests/test_docs.py")
+    assert "2 failed" in pytest_in(package, *files, "-k", "page or differ", fail=True)
 
 
 FILES = {  # of a folder in $YTILDE_METHODS; what is said of those that are left out
