@@ -7,6 +7,7 @@ import inspect
 import sys
 from pathlib import Path
 
+from ytilde.engine import choices
 from ytilde.flags import field_comments
 from ytilde.method import list_methods, lookup
 
@@ -27,7 +28,7 @@ def sections() -> dict[str, str]:
 def _section(cls: type, names: list[str]) -> tuple[str, str]:
     heading = f"## {', '.join(f'`{name}`' for name in names)}"
     lines = [heading, "", inspect.getdoc(sys.modules[cls.__module__]) or "", ""]
-    comments = field_comments(cls)
+    comments, words = field_comments(cls), choices(cls)
     fields = dataclasses.fields(cls)
     if fields:
         lines += ["| field | default | meaning |", "|---|---|---|"]
@@ -36,7 +37,8 @@ def _section(cls: type, names: list[str]) -> tuple[str, str]:
         values = set(map(str, presets.values()))
         shown = ", ".join(f"{v} ({n})" for n, v in presets.items())
         default = values.pop() if len(values) == 1 else shown
-        meaning = comments.get(field.name, "").replace("|", "\\|")
+        told = (", ".join(words.get(field.name, ())), comments.get(field.name, ""))
+        meaning = "; ".join(filter(None, told)).replace("|", "\\|")
         lines.append(f"| `{field.name}` | {default} | {meaning} |")
     return heading, "\n".join([*lines, ""])
 

@@ -12,8 +12,14 @@ import pytest
 import torch
 
 from ytilde.data import BadInput, Spec, check_ranges
+from ytilde.diffusion import DENOISERS
+from ytilde.engine import choices
 from ytilde.fitting import BackboneFactory
 from ytilde.method import create, list_methods, lookup
+from ytilde.methods._shared import DTYPES
+from ytilde.methods.causal_nl import RULES, CausalNL
+from ytilde.methods.dtm import DTM
+from ytilde.methods.elr import ELR
 from ytilde.testing import blobs, check_method, fitted
 
 GOLDEN = Path(__file__).parent / "golden.json"
@@ -69,7 +75,8 @@ def test_every_number_of_a_method_has_a_range(name):
     numbers = {
         field.name
         for field in dataclasses.fields(cls)
-        if "float" in str(field.type) or "int" in str(field.type)
+        if ("float" in str(field.type) or "int" in str(field.type))
+        and field.name not in choices(cls)
     }
     numbers -= {"encoder_seed"}
     assert set(rules(cls)) <= numbers
@@ -86,6 +93,46 @@ def test_every_number_of_a_method_has_a_range(name):
     if missing := numbers - set(rules(cls)):
         assert name not in SHIPPED, missing
         pytest.skip(f"{name} is not shipped yet, and says no range of {missing}")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [(n, f) for n in list_methods() for f in choices(lookup(n).cls)]
+)
+def test_a_word_that_is_no_choice_is_refused(name, field):
+    """Wherever it is given, before anything is built; the sentence names the near ones."""
+    words = choices(lookup(name).cls)[field]
+    wrong = f"{words[-1]}_"
+    said = f"unknown {field} of {name} '{wrong}'; did you mean .*{words[-1]}"
+    for make in (create, lambda name, **own: create(name).set_params(**own)):
+        with pytest.raises(BadInput, match=said):
+            make(name, **{field: wrong})
+    with pytest.raises(BadInput, match=f"unknown {field} of "):
+        lookup(name).cls(**{field: wrong})
+    for word in words:
+        assert getattr(create(name, **{field: word}), field) == word
+
+
+def test_the_words_are_those_that_are_implemented():
+    assert choices(CausalNL)["rule"] == tuple(RULES)
+    assert choices(DTM)["denoiser"] == tuple(DENOISERS)
+    assert choices(ELR)["dtype"] == tuple(DTYPES)
+
+
+@pytest.mark.parametrize(
+    ("name", "old"), [(n, old) for n in list_methods() for old in lookup(n).cls.renamed]
+)
+def test_old_names_of_fields_are_still_taken(name, old):
+    new = lookup(name).cls.renamed[old]
+    with pytest.warns(DeprecationWarning, match=f"{old} of {name} is called {new} now"):
+        method = create(name, **{old: 0.25})
+    assert getattr(method, new) == 0.25
+    assert old not in method.get_params()
+    with pytest.warns(DeprecationWarning, match=old):
+        assert getattr(create(name).set_params(**{old: 0.5}), new) == 0.5
+    with pytest.raises(BadInput, match=f"{new} of {name} is 2"):
+        create(name, **{old: 2.0})
+    with pytest.raises(BadInput, match=f"given {new} twice"):
+        create(name, **{old: 0.1, new: 0.1})
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,7 @@ from .hashing import hash_of
 from .images import without_unreadable
 from .method import Method, create, unseen
 from .outputs import check_replaceable
-from .transition import confident_joint
-from .transition import given as given_transition
+from .transition import confident_joint, validate_transition
 from .tuning import SHORT_LIST, choose_method, tag_trial
 
 KEPT_TYPES = [np.float64, np.float32]  # of a table, until it is known what it needs
@@ -582,7 +581,7 @@ def _fields(method: Method, num_classes: int) -> dict[str, Any]:
     """A method's fields as plain values: T is an array, or a file that may be another one later."""
     fields = method.get_params()
     if fields.get("T") is not None:
-        fields["T"] = given_transition(fields["T"], num_classes).tolist()
+        fields["T"] = validate_transition(fields["T"], num_classes).tolist()
     return fields
 
 

@@ -155,6 +155,8 @@ def fit_method(
         raise BadInput(f"{method.name} trains in one process only; leave torchrun or devices out")
     data = data.without_clean()
     _check_data(data)
+    if data.y.dim() > 1 and not method.pixels:
+        raise BadInput(f"{method.name} needs one label a row; pixels have many")
     if encoder is not None and pretrain:
         raise BadInput("give encoder or pretrain, not both: an encoder is what pretrain makes")
     if isinstance(encoder, str | Path):

@@ -7,19 +7,20 @@ import importlib
 import logging
 import pkgutil
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from .data import BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown_name_message
-from .engine import Trainer
+from .engine import Trainer, choices
 from .heads import Head, Softmax, Upsampled
 from .losses import mean
 from .transition import noisy_posterior
@@ -64,7 +65,11 @@ class Method(nn.Module):
     graphable: ClassVar[bool] = True  # can its step be captured as a CUDA graph?
     distributable: ClassVar[bool] = True  # can many processes train it? (same draws, same state)
     helper_stages: ClassVar[tuple[str, ...]] = ("simclr", "rate")  # they train no classifier
+    pixels: ClassVar[bool] = True  # can it learn from a label a pixel, too?
     ranges: ClassVar[str] = ""  # what must hold of its own fields: "0 < q <= 1, alpha >= 0"
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {}  # what "auto" chooses from, by field
+    grid_by: ClassVar[Literal["accuracy", "nll"]] = "accuracy"  # of noisy validation, for "auto"
+    renamed: ClassVar[Mapping[str, str]] = {}  # old name of a field -> its name now
 
     def __new__(cls, *args: Any, **fields: Any) -> Method:
         self = super().__new__(cls)
@@ -72,7 +77,7 @@ class Method(nn.Module):
         return self
 
     def __post_init__(self) -> None:
-        _check_ranges(self.name, type(self), self.get_params())
+        _check_values(self.name, type(self), self.get_params())
 
     # ---- what a method may override -------------------------------------------------------------
 
@@ -144,9 +149,7 @@ class Method(nn.Module):
         return {name: getattr(self, name) for name in self.field_names()}
 
     def set_params(self, **fields: Any) -> Method:
-        for name, value in fields.items():
-            _check_field(self.name, type(self), name, value)
-        _check_ranges(self.name, type(self), fields)
+        fields = _checked(self.name, type(self), fields)
         for name, value in fields.items():
             setattr(self, name, value)
         return self
@@ -317,22 +320,38 @@ def lookup(name: str) -> Entry:
 def create(name: str, **fields: Any) -> Method:
     """An unbuilt method by its registry name, with these fields."""
     entry = lookup(name)
+    return entry.cls(**(entry.preset | _checked(name, entry.cls, fields)))
+
+
+def _checked(name: str, cls: type[Method], fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields by their names of today; unknown ones and wrong values are refused."""
+    found: dict[str, Any] = {}
     for field, value in fields.items():
-        _check_field(name, entry.cls, field, value)
-    return entry.cls(**(entry.preset | fields))
+        known = cls.renamed.get(field, field)
+        if known != field:
+            text = f"{field} of {name} is called {known} now"
+            warnings.warn(text, DeprecationWarning, stacklevel=3)
+        if known not in cls.field_names():
+            raise BadInput(unknown_name_message(f"field of {name}", field, cls.field_names()))
+        if known in found:
+            raise BadInput(f"{name} was given {known} twice; {field} is its old name")
+        found[known] = value
+    _check_values(name, cls, found)
+    return found
 
 
-def _check_field(name: str, cls: type[Method], field: str, value: Any) -> None:
-    if field not in cls.field_names():
-        raise BadInput(unknown_name_message(f"field of {name}", field, cls.field_names()))
-    kind = str(cls.__dataclass_fields__[field].type)
-    if isinstance(value, str) and "float | str" in kind and value != "auto":
-        raise BadInput(f"{field} of {name} must be a number or auto, not {value!r}")
-
-
-def _check_ranges(name: str, cls: type[Method], fields: dict[str, Any]) -> None:
+def _check_values(name: str, cls: type[Method], fields: Mapping[str, Any]) -> None:
+    name = name or cls.__name__
+    words = choices(cls)
+    for field, value in fields.items():
+        if field in words and value not in words[field]:
+            text = unknown_name_message(f"{field} of {name}", str(value), words[field])
+            raise BadInput(text)
+        kind = str(cls.__dataclass_fields__[field].type)
+        if isinstance(value, str) and "float | str" in kind and value != "auto":
+            raise BadInput(f"{field} of {name} must be a number or auto, not {value!r}")
     for base in cls.__mro__:  # a method that builds on another has its fields, and their ranges
-        check_ranges(name or cls.__name__, fields, vars(base).get("ranges", ""))
+        check_ranges(name, fields, vars(base).get("ranges", ""))
 
 
 # ---- what moved ----------------------------------------------------------------------------------

@@ -91,10 +91,9 @@ def resolve_auto_fields(
     initialisation and order, which are not those of the fit that follows. `method.race_` is what
     was seen, kept in the folder so that a search can be gone on with. Returns notes for the user.
     """
-    cls: Any = type(method)
-    fields = {name: getattr(method, name) for name in cls.field_names()}
-    grid: Mapping[str, Sequence[Any]] = getattr(cls, "grid", {})
-    auto = {name: values for name, values in grid.items() if fields[name] == "auto"}
+    cls = type(method)
+    fields = method.get_params()
+    auto = {name: values for name, values in cls.grid.items() if fields[name] == "auto"}
     if not auto:
         return []
     recipe = _for_search(recipe)
