@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from .data import BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown_name_message
+from .data.precision import as_weights
 from .engine import Trainer, choices
 from .heads import Head, Softmax, Upsampled
 from .losses import mean
@@ -40,7 +41,8 @@ class Net(nn.Module):
         self.backbone, self.head = spec.backbone(), head
 
     def features(self, x: Tensor) -> Tensor:
-        return self.backbone((x - self.mean).div_(self.std).float())  # in place: a pass less
+        x = (x - self.mean).div_(self.std)  # in place: a pass over x less
+        return self.backbone(as_weights(x, self))
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean logits [..., K]."""

@@ -7,7 +7,7 @@ layer of every network, in the precision that they come in; what follows is floa
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 ROUNDING = 1e-12  # a column that varies by less, relative to its size, is constant
 
@@ -36,6 +36,11 @@ def _lost(x: Tensor) -> bool:
     coarse = spread < 6e-4  # float32 rounds to 2**-24 of the size
     extreme = (largest > 1e18) | (spread * largest <= 1e-6)
     return bool(((spread > ROUNDING) & (coarse | extreme)).any())
+
+
+def as_weights(x: Tensor, module: nn.Module) -> Tensor:
+    """In the precision of the module's weights, which follow once the features are standardised."""
+    return x.to(next(module.parameters(), x).dtype)
 
 
 def narrow(x: Tensor) -> Tensor:

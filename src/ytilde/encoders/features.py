@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..data.precision import as_weights
 from ..data.types import Spec
 
 
@@ -31,5 +32,5 @@ class Features(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        h = self.backbone(((x - self.mean) / self.std).float()).float()
+        h = self.backbone(as_weights((x - self.mean) / self.std, self)).float()
         return h if self.raw else F.normalize(h, dim=-1)

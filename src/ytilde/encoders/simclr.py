@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..augment import make_augment, two_views
+from ..data.precision import as_weights
 from ..data.types import IGNORE, Batch, Data, Spec, StepInfo
 from ..engine import RandomState, Recipe, Record, Trainer, to_device
 from ..errors import BadInput, check_ranges, unknown_name_message
@@ -127,14 +128,14 @@ class SimCLR(nn.Module):
         )
 
     def features(self, x: Tensor) -> Tensor:
-        return self.backbone(((x - self.mean) / self.std).float())
+        return self.backbone(as_weights((x - self.mean) / self.std, self))
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         """NT-Xent of two views of the batch, in one pass, so that batch statistics see both."""
         if self.images:
             views = self.features(torch.cat(two_views(step.augment, batch.x)))
         else:  # jitter is in units of the standardised features
-            x = ((batch.x - self.mean) / self.std).float()
+            x = as_weights((batch.x - self.mean) / self.std, self)
             views = self.backbone(torch.cat(two_views(step.augment, x)))
         first, second = self.projection(views).chunk(2)
         return nt_xent(first, second, self.temperature).mean()

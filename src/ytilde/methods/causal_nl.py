@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import IGNORE, Batch, Data, Spec, StepInfo
+from ..data.precision import as_weights
 from ..engine import Trainer
 from ..generative import CausalModel, elbo_terms, exact_posterior, expected_terms
 from ..heads import Softmax
@@ -201,7 +202,7 @@ class CausalNL(Method):
 
     def scaled(self, x: Tensor) -> Tensor:
         """What the causal model sees: features standardised, images as they are, in [0, 1]."""
-        return x if x.dim() > 2 else ((x - self.net.mean) / self.net.std).float()
+        return x if x.dim() > 2 else as_weights((x - self.net.mean) / self.net.std, self.net)
 
     def unscaled(self, x: Tensor) -> Tensor:
         return x if x.dim() > 2 else x * self.net.std + self.net.mean
