@@ -16,8 +16,9 @@ from ytilde.fitting import fit_method, make_spec
 from ytilde.losses import symmetric_beta
 from ytilde.method import create
 from ytilde.methods import cc as cc_file
+from ytilde.methods._shared import auto_rate
 from ytilde.methods.dividemix import fill
-from ytilde.selection import auto_rate, two_component_mixture
+from ytilde.selection import two_component_mixture
 from ytilde.testing import BACKBONE, RECIPE, blobs, fitted
 
 

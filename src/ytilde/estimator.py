@@ -19,13 +19,14 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from . import checkpoint, parallel
+from . import checkpoint
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from .auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
 from .backbones import without_weights
 from .data import IGNORE, BadInput, Batch, Data, Rows, few
+from .data.images import without_unreadable
 from .data.readers import Schema, as_array, as_inputs, fingerprint, read_features
-from .encoder import Encoder
+from .encoders.encoder import Encoder
 from .engine import (
     REFIT_FIELDS,
     History,
@@ -34,11 +35,11 @@ from .engine import (
     Trainer,
     choose_device,
     default_recipe,
+    parallel,
     to_device,
 )
 from .fitting import backbone_name, fit_method, make_spec
 from .hashing import hash_of
-from .images import without_unreadable
 from .method import Method, create, unseen
 from .outputs import check_replaceable
 from .transition import confident_joint, validate_transition

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .data import BadInput
 from .estimator import Classifier, plain_classes
 from .files import write_atomic
-from .heads import _Noisy
+from .heads import SampledHead
 from .outputs import check_replaceable
 
 BLOCK = 100  # Monte-Carlo samples at once: bounds the memory of a prediction
@@ -76,7 +76,7 @@ class _Stored:
     of rows, which an exported network does not know.
     """
 
-    def __init__(self, head: _Noisy) -> None:
+    def __init__(self, head: SampledHead) -> None:
         rows = torch.zeros(1, head.dim)
         draws = head._fixed(rows)
         draws.block, self.samples = BLOCK, draws.samples
@@ -88,7 +88,7 @@ class _Stored:
 
 def _store_noise(method: nn.Module) -> None:
     for head in method.modules():
-        if isinstance(head, _Noisy):
+        if isinstance(head, SampledHead):
             stored = _Stored(head)
             head._fixed = lambda rows, stored=stored: stored  # type: ignore[method-assign, misc, assignment]
 

@@ -191,7 +191,7 @@ class _LogMeanSoftmax(torch.autograd.Function):
         return None, None, *grads
 
 
-class _Noisy(Head):
+class SampledHead(Head):
     """A head whose logits are Gaussian given the features: u = latents(noise, *moments(h)).
 
     Noise. In training: fresh for each example, from `generator`, or from the device's default
@@ -268,7 +268,7 @@ def _seed(like: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.randint(2**62, (), device=like.device, generator=generator)
 
 
-class Heteroscedastic(_Noisy):
+class Heteroscedastic(SampledHead):
     """p = E[softmax(u / tau)], u ~ N(mean(h), V V^T + diag(d^2)), d = softplus(.) + 1e-3.
 
     Diagonal (rank 0): Kendall & Gal, NeurIPS 2017 (tau = 1); Collier et al. 2020, eq. 6-7 (any
@@ -332,7 +332,7 @@ class Heteroscedastic(_Noisy):
         return F.pad(u, (1, 0)) if self.binary else u  # softmax([0, u])_1 = sigmoid(u)
 
 
-class HetXL(_Noisy):
+class HetXL(SampledHead):
     """Noise in the space of the features, learned temperature. Collier et al., ICLR 2023 (HET-XL).
 
     u = W (h + e) + b, e ~ N(0, V(h) V(h)^T + diag(d(h)^2)) with V(h) [dim, rank]: what the noise
@@ -382,7 +382,7 @@ class HetXL(_Noisy):
         return (mean.unsqueeze(1) + F.linear(e, weight)) / tau
 
 
-class LogisticNormal(_Noisy):
+class LogisticNormal(SampledHead):
     """The smoothed label is logistic-normal: its logits are N(mean(h), Sigma(h)).
 
     Englesson et al., ICML 2023, eq. 4-5 and 9-11. full: Sigma = A A^T, A = c(h) c(h)^T + lam I.

@@ -9,9 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from . import parallel
 from .data import BadInput, few
-from .engine import Diverged, Record
+from .engine import Diverged, Record, parallel
 from .files import TEMPORARY, write_text
 from .runfolder import CONFIG, LOCK, METRICS, REVIEW, SUMMARY, RunFolder, config_digest
 

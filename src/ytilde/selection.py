@@ -8,21 +8,15 @@ asks the device for a value. What is used between epochs (`two_component_mixture
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ytilde.data import IGNORE, BadInput, Batch, Data, StepInfo
-from ytilde.losses import mean
-
-if TYPE_CHECKING:  # both stand on this file
-    from ytilde.engine import Trainer
-    from ytilde.method import Net
+from .data import IGNORE, BadInput
 
 __all__ = [
-    "auto_rate",
+    "auto_rate",  # noqa: F822  its old place: see __getattr__
     "co_teaching",
     "disagreement",
     "estimate_rate",
@@ -241,54 +235,6 @@ def estimate_rate(pred_probs: Tensor, y: Tensor) -> float:
     return min(float(coefficients[0]), 1.0)
 
 
-def auto_rate(
-    rate: float | str, net: Net, data: Data, trainer: Trainer, most: int = 10_000
-) -> float:
-    """The rate as given, or for "auto" `estimate_rate` of at most `most` rows, noisy labels alone.
-
-    Neighbours are told by the inputs of tables and small grey images. Pixels of other images say
-    little about their class: `net` is trained plainly for a tenth of the epochs (stage "rate"),
-    which is before it learns labels by heart, its features are used, and it is put back.
-    """
-    if rate != "auto":
-        given = not isinstance(rate, str) and 0 <= rate < 1
-        _check(given, f'rate must be a share in [0, 1) or "auto", but it is {rate!r}.')
-        return float(rate)
-    _check(data.y.dim() == 1, 'rate="auto" needs one label a row; give the share of wrong pixels.')
-
-    def estimate() -> Tensor:
-        generator = trainer.recipe.generator("split", "rate")
-        chosen = torch.randperm(len(data), generator=generator)[:most].sort().values
-        part = data.rows(chosen) if len(data) > most else data
-        features = _features(net, data, part, trainer)
-        probs = out_of_fold_knn(
-            features, part.y.to(features.device), data.num_classes, generator=generator
-        )
-        return torch.tensor(estimate_rate(probs, part.y.to(probs.device)))
-
-    return float(trainer.cached("rate", [data.y, trainer.recipe.seed], estimate))
-
-
-def _features(net: Net, data: Data, part: Data, trainer: Trainer) -> Tensor:
-    """What tells neighbours among the rows of `part` [n, D]; see `auto_rate`."""
-    shape = data.shape
-    if len(shape) == 1 or (shape[0] == 1 and max(shape) <= 32):
-        return trainer.map(lambda batch: ((batch.x - net.mean) / net.std).flatten(1), part)
-
-    def plain(batch: Batch, step: StepInfo) -> Tensor:
-        return mean(net.nll(step.augment(batch.x), batch.y), batch.y)
-
-    start = {name: value.clone() for name, value in net.state_dict().items()}
-    recipe = replace(trainer.recipe, keep="last", ema=0.0, patience=0)
-    epochs = max(1, round(0.1 * recipe.epochs))
-    trainer.train(
-        "rate", plain, net.parameters(), data, epochs=epochs, validate=False, recipe=recipe
-    )
-    features = trainer.map(lambda batch: net.features(batch.x).float(), part)
-    net.load_state_dict(start)
-    return features
-
-
 def _place_within(group: Tensor, score: Tensor) -> Tensor:
     """Each row's place in (0, 1) by falling score among the rows of its group."""
     order = score.argsort(descending=True, stable=True)
@@ -303,3 +249,11 @@ def _place_within(group: Tensor, score: Tensor) -> Tensor:
 def _check(holds: bool, message: str) -> None:
     if not holds:
         raise BadInput(message)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "auto_rate":  # it trains a network, so it is no block any more
+        from .methods._shared import auto_rate
+
+        return auto_rate
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from .data import BadInput, Batch, Data
+from .data.splits import split
 from .engine import Recipe, Trainer
 from .fitting import fit_method, make_spec
 from .method import Method, create, unseen
-from .readers import split
 
 RECIPE = Recipe(epochs=8, batch_size=32, optimizer="adam", lr=5e-3, weight_decay=0.0, val=0.2)
 BACKBONE = "mlp:width=32,depth=1"

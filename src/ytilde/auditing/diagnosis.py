@@ -26,12 +26,12 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..data import IGNORE, BadInput, Batch, Data
+from ..data.images import without_unreadable
 from ..data.precision import narrow
 from ..data.readers import as_array, encode, read_features, split
 from ..engine import Trainer, default_recipe
 from ..files import write_text
 from ..fitting import fit_method
-from ..images import without_unreadable
 from ..method import create
 from ..outputs import check_replaceable
 from .audit import Audit, audit, overlap

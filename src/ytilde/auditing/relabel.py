@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from ..data import BadInput, which_rows
+from ..data.readers import TABLES, class_name, file_texts, label_column
 from ..files import spreadsheet_safe, write_atomic, write_text
 from ..outputs import check_outputs
-from ..readers import TABLES, class_name, file_texts, label_column
 
 COLUMNS = ("index", "label", "given_label")  # of labels.csv, from an audit or a review
 

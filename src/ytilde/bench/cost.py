@@ -16,8 +16,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..backbones import create_backbone
-from ..contrastive import Settings
 from ..data import BadInput
+from ..encoders.simclr import Settings
 from ..engine import RandomState, Recipe
 from ..method import create
 from .results import Line

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..encoder import is_pretrained
+from ..backbones.weights import is_pretrained
 from .recipe import Recipe, learning_rate
 
 Group = dict[str, Any]

@@ -39,9 +39,9 @@ from ..generative import CausalModel, elbo_terms, exact_posterior, expected_term
 from ..heads import Softmax
 from ..losses import ce, elr, gce, mean, weighted_mean
 from ..method import Method, Net, register
-from ..selection import auto_rate, co_teaching, disagreement, keep_schedule
+from ..selection import co_teaching, disagreement, keep_schedule
 from ..transition import anchor, forward_nll, revised
-from ._shared import Memory, slack_rate, stage_epochs
+from ._shared import Memory, auto_rate, slack_rate, stage_epochs
 from .elr import ELR
 from .gce import GCE
 from .t_revision import TRevision

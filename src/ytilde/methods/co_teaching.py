@@ -18,7 +18,8 @@ from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import weighted_mean
 from ..method import Method, register, view
-from ..selection import auto_rate, co_teaching, keep_schedule
+from ..selection import co_teaching, keep_schedule
+from ._shared import auto_rate
 
 
 @register("co_teaching")

@@ -20,7 +20,8 @@ from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import mean
 from ..method import Method, register, view
-from ..selection import auto_rate, keep_schedule, pace_threshold, self_paced, small_loss
+from ..selection import keep_schedule, pace_threshold, self_paced, small_loss
+from ._shared import auto_rate
 
 
 @register("mentornet")
