@@ -300,6 +300,5 @@ def test_bad_fields_are_refused():
             built(**{field: value})
     data = data_of(IMAGE)
     maps = replace(data, y=torch.zeros(B, *IMAGE[1:], dtype=torch.long))
-    method = built(IMAGE)[0]
     with pytest.raises(BadInput, match="one label"):
-        method.fit(maps, None)
+        fit_method(create("causal_nl"), maps, RECIPE)

@@ -156,7 +156,7 @@ def fit_method(
     data = data.without_clean()
     _check_data(data)
     if data.y.dim() > 1 and not method.pixels:
-        raise BadInput(f"{method.name} needs one label a row; pixels have many")
+        raise BadInput(f"{method.name} needs one label a row, not labels of pixels")
     if encoder is not None and pretrain:
         raise BadInput("give encoder or pretrain, not both: an encoder is what pretrain makes")
     if isinstance(encoder, str | Path):
