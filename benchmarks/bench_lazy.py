@@ -37,7 +37,8 @@ from PIL import Image
 from ytilde import readers
 from ytilde.data import Data
 from ytilde.engine import Recipe, Trainer
-from ytilde.method import create, make_spec
+from ytilde.fitting import make_spec
+from ytilde.method import create
 
 WORKERS, BATCH, CLASSES = 2, 256, 10
 

@@ -18,7 +18,8 @@ from ytilde.augment import make_augment
 from ytilde.backbones import create_backbone
 from ytilde.data import Data
 from ytilde.engine import Recipe, Trainer
-from ytilde.method import create, make_spec
+from ytilde.fitting import make_spec
+from ytilde.method import create
 
 N, BATCH, ROUNDS = 8192, 128, 7
 SHAPE = (1, 28, 28)

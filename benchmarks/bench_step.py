@@ -14,7 +14,8 @@ import torch
 
 from ytilde.data import Batch, Data, StepInfo
 from ytilde.engine import Recipe
-from ytilde.method import create, make_spec
+from ytilde.fitting import make_spec
+from ytilde.method import create
 
 BAR, TURNS, BATCH = 1.15, 5, 128
 METHODS = {"ce": {}, "ln": {}, "het": {"train_samples": 50}}

@@ -22,7 +22,8 @@ from ytilde import bench, datasets, noise
 from ytilde.bench.tables import Row, load_table
 from ytilde.data import Data
 from ytilde.engine import Recipe
-from ytilde.method import create, fit_method
+from ytilde.fitting import fit_method
+from ytilde.method import create
 from ytilde.stats import mean_sd, paired_t
 
 RATES = (0.45, 0.5)

@@ -22,7 +22,8 @@ from ytilde import noise
 from ytilde.data import Batch, Data
 from ytilde.datasets import load
 from ytilde.engine import Recipe, Trainer
-from ytilde.method import create, fit_method
+from ytilde.fitting import fit_method
+from ytilde.method import create
 from ytilde.methods.causal_nl import CausalNL
 from ytilde.plotting import plot_images
 from ytilde.versions import versions

@@ -29,7 +29,8 @@ from ytilde.contrastive import Features, Settings
 from ytilde.data import Data
 from ytilde.encoder import Encoder
 from ytilde.engine import Recipe, Record, Trainer
-from ytilde.method import create, fit_method, make_spec, pretrained
+from ytilde.fitting import fit_method, load_or_pretrain, make_spec
+from ytilde.method import create
 
 ROWS: dict[str, tuple[str, dict[str, Any], bool]] = {  # method, fields, from the encoder?
     "ce": ("ce", {}, False),
@@ -121,7 +122,7 @@ def get_encoder(args: argparse.Namespace, tick: Any) -> Encoder:
     text = f"simclr:epochs={args.pretrain_epochs}" + (",batch_size=100" if args.tiny else "")
     began = time.perf_counter()
     recipe = replace(RECIPE, compile=args.compile)
-    found = pretrained(data, args.backbone, recipe, text, args.work / "pretrain", tick)
+    found = load_or_pretrain(data, args.backbone, recipe, text, args.work / "pretrain", tick)
     half = {k: v.half() if v.is_floating_point() else v for k, v in found.weights.items()}
     found = replace(found, weights=half)  # what a later session is given, from the first run on
     found.save(path)

@@ -25,7 +25,8 @@ from sklearn.datasets import load_digits
 from ytilde import noise
 from ytilde.data import Data
 from ytilde.engine import Recipe
-from ytilde.method import create, fit_method, list_methods
+from ytilde.fitting import fit_method
+from ytilde.method import create, list_methods
 from ytilde.stats import mean_sd, paired_t
 from ytilde.versions import versions
 

@@ -33,7 +33,8 @@ import ytilde
 from ytilde import datasets, noise
 from ytilde.data import Batch, Data
 from ytilde.engine import Trainer, default_recipe
-from ytilde.method import Method, create, fit_method
+from ytilde.fitting import fit_method
+from ytilde.method import Method, create
 from ytilde.transition import class_floor, from_cleanlab, row_error
 
 METHODS = ["ce", "forward", "backward", "reweight", "t_revision", "dual_t", "volminnet"]

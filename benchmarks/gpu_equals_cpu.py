@@ -28,7 +28,8 @@ from torch.overrides import TorchFunctionMode
 
 from ytilde.data import Data
 from ytilde.engine import Recipe
-from ytilde.method import create, fit_method, list_methods
+from ytilde.fitting import fit_method
+from ytilde.method import create, list_methods
 from ytilde.testing import blobs
 
 STEPS = 3

@@ -23,7 +23,8 @@ import torch
 
 from ytilde.data import Data
 from ytilde.engine import Recipe, Stage, Trainer, to_device
-from ytilde.method import create, make_spec
+from ytilde.fitting import make_spec
+from ytilde.method import create
 
 MODELS = {
     "wrn_cifar": ("wide_resnet", (3, 32, 32)),

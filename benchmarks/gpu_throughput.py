@@ -30,7 +30,8 @@ from ytilde.augment import make_augment
 from ytilde.backbones import create_backbone
 from ytilde.data import Data
 from ytilde.engine import Recipe, Stage, Trainer, to_device
-from ytilde.method import Method, create, list_methods, make_spec
+from ytilde.fitting import make_spec
+from ytilde.method import Method, create, list_methods
 
 N = 20_000
 RECIPE = Recipe(epochs=1, lr=0.01, augment="crop+flip", val=0.0)

@@ -20,7 +20,8 @@ import torch
 from digits_transition import all_T, error, load
 from ytilde import bench, noise
 from ytilde.engine import default_recipe
-from ytilde.method import create, fit_method
+from ytilde.fitting import fit_method
+from ytilde.method import create
 from ytilde.stats import mean_sd, paired_t
 
 WITH_T = ["forward", "reweight", "t_revision", "dual_t", "volminnet", "causal_nl", "bltm", "ptd"]

@@ -8,32 +8,43 @@ import sys
 from pathlib import Path
 
 from ytilde.cli.flags import field_comments
+from ytilde.engine import choices
 from ytilde.method import list_methods, lookup
 
 HERE = Path(__file__).parent
 
 
-def methods_page() -> str:
-    lines = ["# Methods", "", "Made by `make docs` from the method files; do not edit.", ""]
+TITLE = "# Methods\n\nMade by `make docs` from the method files; do not edit.\n\n"
+
+
+def sections() -> dict[str, str]:
+    """The part of the page for each family of methods, by its heading."""
     families: dict[type, list[str]] = {}
     for name in list_methods():
         families.setdefault(lookup(name).cls, []).append(name)
-    for cls, names in sorted(families.items(), key=lambda item: item[1][0]):
-        lines += [f"## {', '.join(f'`{name}`' for name in names)}", ""]
-        lines += [inspect.getdoc(sys.modules[cls.__module__]) or "", ""]
-        comments = field_comments(cls)
-        fields = dataclasses.fields(cls)
-        if fields:
-            lines += ["| field | default | meaning |", "|---|---|---|"]
-        for field in fields:
-            presets = {name: lookup(name).preset.get(field.name, field.default) for name in names}
-            values = set(map(str, presets.values()))
-            shown = ", ".join(f"{v} ({n})" for n, v in presets.items())
-            default = values.pop() if len(values) == 1 else shown
-            meaning = comments.get(field.name, "").replace("|", "\\|")
-            lines.append(f"| `{field.name}` | {default} | {meaning} |")
-        lines.append("")
-    return "\n".join(lines)
+    return dict(_section(cls, families[cls]) for cls in sorted(families, key=families.get))
+
+
+def _section(cls: type, names: list[str]) -> tuple[str, str]:
+    heading = f"## {', '.join(f'`{name}`' for name in names)}"
+    lines = [heading, "", inspect.getdoc(sys.modules[cls.__module__]) or "", ""]
+    comments, words = field_comments(cls), choices(cls)
+    fields = dataclasses.fields(cls)
+    if fields:
+        lines += ["| field | default | meaning |", "|---|---|---|"]
+    for field in fields:
+        presets = {name: lookup(name).preset.get(field.name, field.default) for name in names}
+        values = set(map(str, presets.values()))
+        shown = ", ".join(f"{v} ({n})" for n, v in presets.items())
+        default = values.pop() if len(values) == 1 else shown
+        told = (", ".join(words.get(field.name, ())), comments.get(field.name, ""))
+        meaning = "; ".join(filter(None, told)).replace("|", "\\|")
+        lines.append(f"| `{field.name}` | {default} | {meaning} |")
+    return heading, "\n".join([*lines, ""])
+
+
+def methods_page() -> str:
+    return TITLE + "\n".join(sections().values())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 
 from ytilde import BadInput, create, datasets
 from ytilde.engine import default_recipe
-from ytilde.method import fit_method
+from ytilde.fitting import fit_method
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--out", default="camvid_uncertainty.png")

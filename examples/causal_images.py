@@ -14,7 +14,7 @@ from torch.nn.functional import avg_pool2d
 
 from ytilde import Recipe, create, datasets, noise
 from ytilde.data import Batch
-from ytilde.method import fit_method
+from ytilde.fitting import fit_method
 from ytilde.plotting import plot_images
 
 parser = argparse.ArgumentParser(description=__doc__)

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from ytilde import Recipe, create, datasets, noise
-from ytilde.method import fit_method
+from ytilde.fitting import fit_method
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--out", default="memorising.png")

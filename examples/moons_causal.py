@@ -12,7 +12,7 @@ from sklearn.datasets import make_moons
 from ytilde import create, noise
 from ytilde.data import Data
 from ytilde.engine import Recipe
-from ytilde.method import fit_method
+from ytilde.fitting import fit_method
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--out", default="moons_causal.png")

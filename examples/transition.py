@@ -12,7 +12,8 @@ import torch
 
 from ytilde import datasets, noise
 from ytilde.engine import default_recipe
-from ytilde.method import create, fit_method
+from ytilde.fitting import fit_method
+from ytilde.method import create
 from ytilde.plotting import plot_instances
 from ytilde.transition import class_floor, row_error
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from ytilde.data import BadInput, Batch, Data, StepInfo
-from ytilde.method import create, fit_method, make_spec, unseen
+from ytilde.fitting import fit_method, make_spec
+from ytilde.method import create, unseen
 from ytilde.methods.causal_nl import RULES
 from ytilde.testing import BACKBONE, RECIPE, blobs, fitted
 
@@ -299,6 +300,5 @@ def test_bad_fields_are_refused():
             built(**{field: value})
     data = data_of(IMAGE)
     maps = replace(data, y=torch.zeros(B, *IMAGE[1:], dtype=torch.long))
-    method = built(IMAGE)[0]
     with pytest.raises(BadInput, match="one label"):
-        method.fit(maps, None)
+        fit_method(create("causal_nl"), maps, RECIPE)

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from test_cli import ytilde
-from ytilde import checkpoint
+from ytilde import Classifier, checkpoint, create
 from ytilde.cli.runs import Run
+from ytilde.testing import blobs
 
 FIXTURE = Path(__file__).parent / "fixtures" / "run-0.1"
 MADE = runpy.run_path(str(FIXTURE / "make.py"))  # the commands, and `rounding`
@@ -90,3 +91,24 @@ def test_an_interrupted_run_resumes_to_the_same_bits(old):
     assert_same_weights(tensors(old / "interrupted" / "model.safetensors"), expected, exactly)
     ytilde("predict", "interrupted", "new.csv", "--probabilities", "--out", "p.csv", cwd=old)
     assert_same_predictions(old / "p.csv", FIXTURE / "expected" / "interrupted.csv")
+
+
+@pytest.mark.parametrize(("name", "old"), [("cores", "warmup"), ("mentornet", "burn_in")])
+def test_a_model_with_an_old_name_of_a_field_loads(name, old, tmp_path):
+    X, y = blobs(60).x.numpy(), blobs(60).y.numpy()
+    clf = Classifier(create(name, warm_up=0.25), "mlp:width=8,depth=1", epochs=1).fit(X, y)
+    clf.save(tmp_path / "model.safetensors")
+    saved, meta = checkpoint.load(tmp_path / "model.safetensors")
+    meta["fields"][old] = meta["fields"].pop("warm_up")
+    checkpoint.save(tmp_path / "old.safetensors", saved, meta)
+    then = Classifier.load(tmp_path / "old.safetensors")
+    assert then.method_.warm_up == 0.25
+    assert (then.predict_proba(X) == clf.predict_proba(X)).all()
+
+
+def test_a_run_begun_with_an_old_name_of_a_field_goes_on(old):
+    words = ["fit", "data.csv", "--method", "cores", "--warmup", "0.2", "--epochs", "2"]
+    words += ["--backbone", "mlp:width=8,depth=1", "--out", "run"]
+    ytilde(*words, cwd=old)
+    ytilde(*words, "--resume", cwd=old)
+    assert Run.config(old / "run")["fields"] == {"warmup": 0.2}

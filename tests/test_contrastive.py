@@ -17,7 +17,8 @@ from ytilde.contrastive import Features, Settings, assign, kmeans, neighbours, n
 from ytilde.data import BadInput, Data
 from ytilde.encoder import Encoder
 from ytilde.engine import Recipe, Trainer
-from ytilde.method import create, fit_method, make_spec, pretrained
+from ytilde.fitting import fit_method, load_or_pretrain, make_spec
+from ytilde.method import create
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
 QUICK = "simclr:epochs=3,batch_size=64,lr=0.05"
@@ -136,13 +137,13 @@ def pictures(n=120):
 def test_it_learns_is_probed_and_sees_no_label():
     data, records = blobs(n=400, rate=0.2), []
     text = "simclr:epochs=30,batch_size=128,lr=0.05,probe=3"
-    made = pretrained(data, BACKBONE, RECIPE, text, on_record=records.append)
+    made = load_or_pretrain(data, BACKBONE, RECIPE, text, on_record=records.append)
     seen = [r for r in records if "knn_accuracy" in r]
     assert [r["epoch"] for r in seen] == [10, 20, 30] and len(records) == 30
     assert records[-1]["loss"] < records[0]["loss"] - 0.1
     assert seen[-1]["knn_accuracy"] > 0.7  # of labels a fifth of which are wrong
     assert made.about["knn_accuracy"] == seen[-1]["knn_accuracy"]
-    other = pretrained(replace(data, y=data.y.flip(0)), BACKBONE, RECIPE, text)
+    other = load_or_pretrain(replace(data, y=data.y.flip(0)), BACKBONE, RECIPE, text)
     assert all(torch.equal(made.weights[k], other.weights[k]) for k in made.weights)
 
 
@@ -150,7 +151,7 @@ def test_images_and_data_without_labels():
     data = pictures()
     unknown = replace(data, y=torch.full_like(data.y, -1))
     records = []
-    made = pretrained(unknown, "resnet18:width=8", RECIPE, QUICK, on_record=records.append)
+    made = load_or_pretrain(unknown, "resnet18:width=8", RECIPE, QUICK, on_record=records.append)
     assert made.shape == (3, 16, 16) and made.mean.shape == (3, 1, 1)
     assert all("knn_accuracy" not in record for record in records)
 
@@ -161,7 +162,7 @@ class Stop(Exception):
 
 def test_a_stopped_stage_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     data = blobs()
-    whole = pretrained(data, BACKBONE, RECIPE, QUICK)
+    whole = load_or_pretrain(data, BACKBONE, RECIPE, QUICK)
     monkeypatch.setattr("ytilde.encoders.simclr.CHECKPOINT_EVERY", 0.0)
 
     def stop(record):
@@ -169,12 +170,12 @@ def test_a_stopped_stage_goes_on_to_the_same_bits(tmp_path, monkeypatch):
             raise Stop
 
     with pytest.raises(Stop):
-        pretrained(data, BACKBONE, RECIPE, QUICK, tmp_path, stop)
+        load_or_pretrain(data, BACKBONE, RECIPE, QUICK, tmp_path, stop)
     records = []
-    again = pretrained(data, BACKBONE, RECIPE, QUICK, tmp_path, records.append)
+    again = load_or_pretrain(data, BACKBONE, RECIPE, QUICK, tmp_path, records.append)
     assert [record["epoch"] for record in records] == [2, 3]  # the second was not whole
     assert all(torch.equal(whole.weights[k], again.weights[k]) for k in whole.weights)
-    pretrained(data, BACKBONE, RECIPE, QUICK, tmp_path, records.append)
+    load_or_pretrain(data, BACKBONE, RECIPE, QUICK, tmp_path, records.append)
     assert len(records) == 2  # done: nothing is trained again
 
 
@@ -207,7 +208,7 @@ def test_runs_share_an_encoder(tmp_path, monkeypatch):
 
 def _make(folder, queue):
     records = []
-    pretrained(blobs(rate=0.2), BACKBONE, RECIPE, QUICK, folder, records.append)
+    load_or_pretrain(blobs(rate=0.2), BACKBONE, RECIPE, QUICK, folder, records.append)
     queue.put(len(records))
 
 
@@ -228,12 +229,12 @@ def test_of_processes_at_the_same_time_one_makes_the_encoder(tmp_path):
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
     path = tmp_path_factory.mktemp("encoder") / "encoder.safetensors"
-    pretrained(blobs(), BACKBONE, RECIPE, QUICK).save(path)
+    load_or_pretrain(blobs(), BACKBONE, RECIPE, QUICK).save(path)
     return path
 
 
 def test_an_encoder_survives_its_file(encoder):
-    first, again = pretrained(blobs(), BACKBONE, RECIPE, QUICK), Encoder.load(encoder)
+    first, again = load_or_pretrain(blobs(), BACKBONE, RECIPE, QUICK), Encoder.load(encoder)
     assert again.backbone == BACKBONE and again.shape == (6,)
     assert torch.equal(first.mean, again.mean) and torch.equal(first.std, again.std)
     assert all(torch.equal(first.weights[k], again.weights[k]) for k in first.weights)
@@ -281,7 +282,7 @@ def test_at_rate_0_nothing_of_an_encoder_moves():
     """The running statistics of its normalising layers neither."""
     data = Data(torch.rand(40, 3, 8, 8, generator=gen()), torch.arange(40) % 2, 2)
     plain = replace(RECIPE, epochs=1, val=0.0)
-    found = pretrained(data, "resnet18:width=4", plain, "simclr:epochs=1,batch_size=20")
+    found = load_or_pretrain(data, "resnet18:width=4", plain, "simclr:epochs=1,batch_size=20")
     for share in (0.0, 0.1):
         method = create("ce")
         fit_method(method, data, replace(plain, pretrained_lr=share), encoder=found)
@@ -299,7 +300,7 @@ def test_settings_that_cannot_learn_are_refused(option):
 
 def test_a_refused_pretraining_leaves_nothing(tmp_path):
     with pytest.raises(BadInput, match="nonsense"):
-        pretrained(blobs(), BACKBONE, RECIPE, "simclr:augment=nonsense", tmp_path / "work")
+        load_or_pretrain(blobs(), BACKBONE, RECIPE, "simclr:augment=nonsense", tmp_path / "work")
     assert not (tmp_path / "work").exists()
 
 
@@ -309,7 +310,9 @@ def test_a_refused_pretraining_leaves_nothing(tmp_path):
      ("lra", {"init": "zork"}), ("lra", {"k": 400}), ("lra", {"sample_steps": 5000})],
 )  # fmt: skip
 def test_a_wrong_field_is_refused_before_pretraining(name, field, tmp_path, monkeypatch):
-    monkeypatch.setattr("ytilde.method.pretrained", lambda *_: pytest.fail("pre-training began"))
+    monkeypatch.setattr(
+        "ytilde.fitting.load_or_pretrain", lambda *_: pytest.fail("pre-training began")
+    )
     with pytest.raises(BadInput):
         fit_method(create(name, **field), pictures(), RECIPE, backbone="lenet5", folder=tmp_path)
     assert not list(tmp_path.iterdir())
@@ -337,7 +340,7 @@ def test_the_build_before_pretraining_changes_no_result(tmp_path, monkeypatch):
     found = []
     for patch in (False, True):
         if patch:
-            monkeypatch.setattr("ytilde.method._rehearse", lambda *_: None)
+            monkeypatch.setattr("ytilde.fitting._validate_by_building", lambda *_: None)
         method = create("lra", k=3, pretrain_epochs=1)
         fit_method(method, pictures(40), recipe, backbone="lenet5")
         found.append(method.state_dict())
@@ -396,7 +399,7 @@ def test_the_rate_suits_the_network(backbone, options, rate):
     seen = []
     images = torch.rand(8, 1, 28, 28, generator=gen())
     data = Data(images, torch.arange(8) % 2, 2)
-    made = pretrained(data, backbone, RECIPE, f"simclr:epochs=1{options}", None, seen.append)
+    made = load_or_pretrain(data, backbone, RECIPE, f"simclr:epochs=1{options}", None, seen.append)
     assert [made.about["lr"], *(record["lr"] for record in seen)] == pytest.approx([rate, rate])
 
 
@@ -437,7 +440,7 @@ def test_the_command_writes_an_encoder_that_fit_takes(tmp_path, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_captured_step_pretrains_like_an_eager_one():
     made = [
-        pretrained(
+        load_or_pretrain(
             pictures(),
             "resnet18:width=8",
             Recipe(device="cuda", precision="float32", graph=graph),

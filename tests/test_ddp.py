@@ -15,7 +15,8 @@ from test_cli import ytilde
 from ytilde import Classifier, checkpoint
 from ytilde.data import BadInput, Data
 from ytilde.engine import Recipe, parallel
-from ytilde.method import Method, create, fit_method, list_methods
+from ytilde.fitting import fit_method
+from ytilde.method import Method, create, list_methods
 from ytilde.testing import blobs
 
 RECIPE = Recipe(

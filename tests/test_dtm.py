@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from ytilde import Classifier
 from ytilde.data import BadInput, Batch, Data, StepInfo
 from ytilde.engine import Recipe, Trainer
+from ytilde.fitting import fit_method, make_spec
 from ytilde.losses import mean
-from ytilde.method import create, fit_method, make_spec, unseen
+from ytilde.method import create, unseen
 from ytilde.methods import dtm as module
 from ytilde.methods.dtm import CrossFit, group_matrices, log_columns, sharpened, weights_of
 from ytilde.testing import BACKBONE, RECIPE, blobs
@@ -333,7 +334,7 @@ def test_resampling_draws_anew_for_training_rows_alone():
     batch = Batch(data.x[:6], data.y[:6], torch.arange(6))
     step = StepInfo(torch.zeros(()), 1, gen(), lambda x: x)
     assert len(method.table) == 0
-    first, second = method.known_T(batch, step), method.known_T(batch, step)
+    first, second = method.training_T(batch, step), method.training_T(batch, step)
     assert (first - second).abs().amax((1, 2)).min() > 0  # other noise for every row
     h = method.encoder(batch.x)
     slow = method.diffusion.sample(h, method.samples, generator=gen())
@@ -357,7 +358,7 @@ def test_many_classes_are_diffused_as_coefficients_and_sampled_lazily(monkeypatc
     method, _ = fit(data=data, recipe=replace(FAST, epochs=2), samples=2)
     assert method.pca is not None and method.diffusion.shape == (method.groups - 1,)
     step = StepInfo(torch.zeros(()), 1, gen(), lambda x: x)
-    table = method.known_T(Batch(data.x[:5], data.y[:5], torch.arange(5)), step)
+    table = method.training_T(Batch(data.x[:5], data.y[:5], torch.arange(5)), step)
     assert table.shape == (5, 25, 25)
     flat = (method.W - method.W.mean(0)).flatten(1) @ method.pca.components.flatten(1).T
     torch.testing.assert_close(method.targets(method.group), flat[method.group])

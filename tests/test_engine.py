@@ -21,7 +21,8 @@ from ytilde.engine import (
     learning_rate,
 )
 from ytilde.engine.graph import why_not_compile
-from ytilde.method import create, fit_method, make_spec
+from ytilde.fitting import fit_method, make_spec
+from ytilde.method import create
 from ytilde.testing import blobs
 
 RECIPE = Recipe(epochs=3, batch_size=40, lr=0.05, val=0.0, schedule="constant", device="cpu")

@@ -18,7 +18,7 @@ from torch import nn
 from ytilde import BadInput, Classifier, Data, checkpoint, create, readers
 from ytilde.backbones import create_backbone
 from ytilde.encoder import Encoder
-from ytilde.method import fit_method
+from ytilde.fitting import fit_method
 
 # Weighted rows are drawn more often (docs/decisions/0003), so weighting and repeating agree in
 # expectation and not bit for bit.

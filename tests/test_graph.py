@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from ytilde.engine import Recipe
-from ytilde.method import create, fit_method, list_methods
+from ytilde.fitting import fit_method
+from ytilde.method import create, list_methods
 from ytilde.testing import blobs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from ytilde.data import BadInput, Batch, Data, StepInfo
+from ytilde.fitting import fit_method, make_spec
 from ytilde.losses import symmetric_beta
-from ytilde.method import create, fit_method, make_spec
-from ytilde.methods.elr import Memory
+from ytilde.method import create
+from ytilde.methods._shared import Memory
 from ytilde.testing import BACKBONE, RECIPE, blobs, fitted
 
 B, K, D = 6, 4, 3
@@ -472,8 +473,8 @@ def test_sop_plus_jitters_features_by_their_spread():
 @pytest.mark.parametrize("name", ["elr", "elr_plus", "sop", "sop_plus", "truncated_gce"])
 def test_state_a_row_refuses_pixel_labels(name):
     data = Data(torch.rand(4, 3, 8, 8), torch.zeros(4, 8, 8, dtype=torch.long), K)
-    with pytest.raises(BadInput, match="one label a row"):
-        create(name).fit(data, None)
+    with pytest.raises(BadInput, match=f"{name} needs one label a row"):
+        fit_method(create(name), data, RECIPE)
 
 
 @pytest.mark.parametrize("name", ["elr", "elr_plus", "sop", "truncated_gce"])

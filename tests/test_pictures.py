@@ -10,7 +10,7 @@ import torch
 from ytilde import create
 from ytilde.data import BadInput, Data
 from ytilde.engine import Recipe
-from ytilde.method import fit_method
+from ytilde.fitting import fit_method
 from ytilde.plotting import plot_images
 
 ROOT = Path(__file__).parents[1]

@@ -21,7 +21,8 @@ from ytilde import Classifier, checkpoint, files
 from ytilde.cli.runs import Run
 from ytilde.data import BadInput, Data, images, readers
 from ytilde.engine import Recipe, Trainer
-from ytilde.method import create, fit_method
+from ytilde.fitting import fit_method
+from ytilde.method import create
 from ytilde.testing import blobs
 
 RECIPE = Recipe(epochs=5, batch_size=32, optimizer="adam", lr=0.01, val=0.2, device="cpu")

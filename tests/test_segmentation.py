@@ -11,8 +11,8 @@ from ytilde import Classifier, Data, create, metrics
 from ytilde.cli import app
 from ytilde.datasets import shapes
 from ytilde.engine import Recipe, Trainer
+from ytilde.fitting import make_spec
 from ytilde.heads import Heteroscedastic, Upsampled
-from ytilde.method import make_spec
 
 SMALL = {"train_samples": 5, "eval_samples": 50}
 NETS = ("unet:width=8,depth=2", "deeplab:width=8,features=16")

@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ytilde import noise
 from ytilde.data import BadInput, Batch, Data, StepInfo
 from ytilde.engine import Recipe, Trainer
+from ytilde.fitting import fit_method, make_spec
 from ytilde.losses import symmetric_beta
-from ytilde.method import create, fit_method, make_spec
+from ytilde.method import create
 from ytilde.methods import cc as cc_file
 from ytilde.methods._shared import auto_rate
 from ytilde.methods.dividemix import fill
@@ -113,7 +114,7 @@ def test_decoupling_warms_up_on_all_and_rests_where_all_agree():
 
 @pytest.mark.parametrize("lam2", [0.0, 0.5])
 def test_self_paced_mentor_equals_a_slow_version(lam2):
-    method, data = built("mentornet", lam2=lam2, burn_in=0.1)
+    method, data = built("mentornet", lam2=lam2, warm_up=0.1)
     method.noise_rate.fill_(0.3)
     threshold, parts = None, [range(11), range(11, 22)]
     for epoch, rows in zip((1, 2), parts, strict=True):  # epoch 1 is burn-in, 2 is not
@@ -420,7 +421,7 @@ def test_heads_part_most_where_their_labels_leave_them_free():
     x = torch.randn(200, 2, generator=generator)
     x[:, 0] += torch.where(torch.arange(200) % 2 == 0, 3.0, -3.0)
     y = (x[:, 0] < 0).long()
-    cc_file.part(twins, x, y, 100, 64, torch.Generator().manual_seed(0))
+    cc_file.push_heads_apart(twins, x, y, 100, 64, torch.Generator().manual_seed(0))
     p, q = (twin(x).softmax(1) for twin in twins)
     apart = cc_file.distance(p, q)
     middle, border = x[:, 0].abs() > 3, x[:, 0].abs() < 1.5
@@ -436,13 +437,13 @@ def test_heads_part_on_classes_alike_and_never_on_rows_without_a_label(monkeypat
     seen = []
     monkeypatch.setattr(cc_file, "ce", lambda z, y: (seen.append(y), (z**2).mean(-1))[1])
     twins = tuple(torch.nn.Linear(3, 2) for _ in range(2))
-    cc_file.part(twins, x, y, 50, 32, generator)
+    cc_file.push_heads_apart(twins, x, y, 50, 32, generator)
     labels = torch.cat(seen)
     assert labels.min() == 0 and len(seen) == 2 * 50
     assert abs(float(labels.float().mean()) - 0.5) < 0.05, "nine in ten are of class 0"
     assert all(torch.isfinite(twin.weight).all() for twin in twins)
     before = twins[0].weight.clone()
-    cc_file.part(twins, x, torch.full_like(y, -1), 50, 32, generator)
+    cc_file.push_heads_apart(twins, x, torch.full_like(y, -1), 50, 32, generator)
     assert torch.equal(before, twins[0].weight)
 
 

@@ -13,10 +13,9 @@ from scipy.optimize import nnls
 from ytilde import transition as tr
 from ytilde.data import BadInput, Batch
 from ytilde.engine import Recipe
-from ytilde.method import create, fit_method, unseen
-from ytilde.methods.bltm import distilled
-from ytilde.methods.forward import share
-from ytilde.methods.t_revision import slack_rate
+from ytilde.fitting import fit_method
+from ytilde.method import create, unseen
+from ytilde.methods._shared import distilled, slack_rate, stage_epochs
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
 CLASS_LEVEL = ["forward", "backward", "reweight", "t_revision", "dual_t", "volminnet", "ptd"]
@@ -323,4 +322,4 @@ def test_the_epochs_are_those_of_the_recipe_and_the_last_stage_has_the_most(name
 
 
 def test_share_is_at_least_one_epoch():
-    assert [share(1, 0.2), share(10, 0.2), share(30, 0.15)] == [1, 2, 4]
+    assert [stage_epochs(1, 0.2), stage_epochs(10, 0.2), stage_epochs(30, 0.15)] == [1, 2, 4]

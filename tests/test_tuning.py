@@ -9,9 +9,9 @@ import torch
 from ytilde import BadInput, Classifier, Data, Recipe, create, noise
 from ytilde.datasets import load
 from ytilde.engine import Diverged
-from ytilde.method import fit_method
+from ytilde.fitting import fit_method
 from ytilde.methods.het import TAUS
-from ytilde.tuning import SHORT_LIST, race, rungs, settle
+from ytilde.tuning import SHORT_LIST, race, resolve_auto_fields, rungs
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +103,10 @@ def test_both_fields_of_ln_and_the_note(digits, tmp_path):
         raise AssertionError("the search was done before")
 
     again = create("ln", tau="auto", lam="auto")
-    settle(again, recipe, unused, tmp_path, resume=True)
+    resolve_auto_fields(again, recipe, unused, tmp_path, resume=True)
     assert again.get_params() == method.get_params() and again.race_ == method.race_
     with pytest.raises(AssertionError, match="done before"):
-        settle(create("ln", tau="auto"), recipe, unused, tmp_path)
+        resolve_auto_fields(create("ln", tau="auto"), recipe, unused, tmp_path)
 
 
 def test_het_goes_by_likelihood_and_never_sees_clean_labels(digits):
@@ -171,7 +171,7 @@ def test_a_damaged_race_is_run_again(tmp_path, old):
         return Trial(method.tau)
 
     recipe = Recipe(epochs=9, val=0.2)
-    settle(create("ln", tau="auto", lam=0.5), recipe, fit, tmp_path)
+    resolve_auto_fields(create("ln", tau="auto", lam=0.5), recipe, fit, tmp_path)
     first, path = list(asked), tmp_path / "race.json"
     if old:
         path.write_text(json.dumps(json.loads(path.read_text())["answers"]))
@@ -181,16 +181,16 @@ def test_a_damaged_race_is_run_again(tmp_path, old):
         asked.clear()
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         method = create("ln", tau="auto", lam=0.5)
-        settle(method, recipe, fit, tmp_path, resume=True)
+        resolve_auto_fields(method, recipe, fit, tmp_path, resume=True)
         chosen.add(method.tau)
         assert old or asked in (first, [])
     assert old or chosen == {1}
     for text in ("", "[", "{}", "null", "[1]", "[[1, 2, 3]]", '{"answers": [], "digest": 1}'):
         asked.clear()
         path.write_text(text)
-        settle(create("ln", tau="auto", lam=0.5), recipe, fit, tmp_path, resume=True)
+        resolve_auto_fields(create("ln", tau="auto", lam=0.5), recipe, fit, tmp_path, resume=True)
         assert asked == first
     path.write_bytes(content)
     asked.clear()
-    settle(create("ln", tau="auto", lam=0.5), recipe, fit, tmp_path, resume=True)
+    resolve_auto_fields(create("ln", tau="auto", lam=0.5), recipe, fit, tmp_path, resume=True)
     assert not asked

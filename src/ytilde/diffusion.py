@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,22 @@ from torch import Tensor, nn
 
 from .data import BadInput
 
-__all__ = ["DENOISERS", "PCA", "Denoiser", "Diffusion", "Rows", "Schedule", "UNet"]
+__all__ = [
+    "DENOISERS",
+    "PCA",
+    "Denoiser",
+    "Diffusion",
+    "Prediction",
+    "Rows",
+    "Schedule",
+    "ScheduleKind",
+    "Start",
+    "UNet",
+]
+
+ScheduleKind = Literal["paper", "cosine", "respaced"]
+Prediction = Literal["x0", "eps", "v"]  # what a denoiser gives
+Start = Literal["normal", "matched", "zero"]  # what sampling begins with
 
 
 class Schedule(nn.Module):
@@ -125,7 +141,7 @@ class Diffusion(nn.Module):
         clip: float = math.inf,
     ) -> None:
         super().__init__()
-        if start not in ("normal", "matched", "zero"):
+        if start not in get_args(Start):
             raise BadInput(f'the start {start!r} is unknown: take "normal", "matched" or "zero".')
         self.denoiser, self.schedule, self.shape = denoiser, schedule, tuple(shape)
         self.predict, self.start, self.clip = _known(predict), start, clip
@@ -426,7 +442,7 @@ def _randn(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _known(kind: str) -> str:
-    if kind not in ("x0", "eps", "v"):
+    if kind not in get_args(Prediction):
         raise BadInput(f'the prediction {kind!r} is unknown: take "x0", "eps" or "v".')
     return kind
 

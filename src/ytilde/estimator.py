@@ -38,12 +38,12 @@ from .engine import (
     parallel,
     to_device,
 )
+from .fitting import backbone_name, fit_method, make_spec
 from .hashing import hash_of
-from .method import Method, backbone_name, create, fit_method, make_spec, unseen
+from .method import Method, create, unseen
 from .outputs import check_replaceable
-from .transition import confident_joint
-from .transition import given as given_transition
-from .tuning import SHORT_LIST, choose_method, of_race
+from .transition import confident_joint, validate_transition
+from .tuning import SHORT_LIST, choose_method, tag_trial
 
 KEPT_TYPES = [np.float64, np.float32]  # of a table, until it is known what it needs
 ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
@@ -252,7 +252,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         own["resume"] = False
 
         def try_out(method: Method, recipe: Recipe, name: str) -> Trainer:
-            shown = of_race(name, options["on_record"])
+            shown = tag_trial(name, options["on_record"])
             return fit_method(method, data, recipe, **own, on_record=shown)
 
         folder, resume = options.get("folder"), options.get("resume", False)
@@ -646,7 +646,7 @@ def _fields(method: Method, num_classes: int) -> dict[str, Any]:
     """A method's fields as plain values: T is an array, or a file that may be another one later."""
     fields = method.get_params()
     if fields.get("T") is not None:
-        fields["T"] = given_transition(fields["T"], num_classes).tolist()
+        fields["T"] = validate_transition(fields["T"], num_classes).tolist()
     return fields
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,8 @@ __all__ = ["Head", "HetXL", "Heteroscedastic", "LogisticNormal", "Softmax", "Ups
 MIN_SCALE = 1e-3  # of a predicted standard deviation
 EVAL_SEED = 0  # of the noise behind every prediction
 CHUNK = 2**20  # elements of one streamed block of samples: bounds memory, whatever S is
-COVARIANCES = ("full", "diagonal", "isotropic", "identity")
+Covariance = Literal["full", "diagonal", "isotropic", "identity"]
+COVARIANCES: tuple[str, ...] = get_args(Covariance)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -1,37 +1,30 @@
-"""Method: what every noisy-label method answers. Net, the registry, and `fit_method`."""
+"""Method: what every noisy-label method answers. Net, and the registry."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import importlib
-import os
+import logging
 import pkgutil
-from collections.abc import Callable
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from types import ModuleType
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from .backbones import as_backbone, create_backbone, default_backbone
-from .backbones.weights import is_pretrained, mark_pretrained
-from .data import IGNORE, BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown
-from .data.fingerprint import fingerprint
-from .data.images import unreadable
-from .data.precision import ROUNDING, as_weights, keep_double
-from .data.splits import split
-from .encoders.encoder import Encoder
-from .encoders.simclr import DONE, Settings, simclr
-from .engine import RandomState, Recipe, Record, Trainer, parallel, to_device
-from .hashing import hash_of
+from .data import BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown_name_message
+from .data.precision import as_weights
+from .engine import Trainer, choices
 from .heads import Head, Softmax, Upsampled
 from .losses import mean
 from .transition import noisy_posterior
-from .tuning import of_race, settle
-
-CACHE = "YTILDE_CACHE"  # the variable with the folder of encoders that runs share
 
 
 class Net(nn.Module):
@@ -74,7 +67,11 @@ class Method(nn.Module):
     graphable: ClassVar[bool] = True  # can its step be captured as a CUDA graph?
     distributable: ClassVar[bool] = True  # can many processes train it? (same draws, same state)
     helper_stages: ClassVar[tuple[str, ...]] = ("simclr", "rate")  # they train no classifier
+    pixels: ClassVar[bool] = True  # can it learn from a label a pixel, too?
     ranges: ClassVar[str] = ""  # what must hold of its own fields: "0 < q <= 1, alpha >= 0"
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {}  # what "auto" chooses from, by field
+    grid_by: ClassVar[Literal["accuracy", "nll"]] = "accuracy"  # of noisy validation, for "auto"
+    renamed: ClassVar[Mapping[str, str]] = {}  # old name of a field -> its name now
 
     def __new__(cls, *args: Any, **fields: Any) -> Method:
         self = super().__new__(cls)
@@ -82,7 +79,7 @@ class Method(nn.Module):
         return self
 
     def __post_init__(self) -> None:
-        _check_ranges(self.name, type(self), self.get_params())
+        _check_values(self.name, type(self), self.get_params())
 
     # ---- what a method may override -------------------------------------------------------------
 
@@ -154,9 +151,7 @@ class Method(nn.Module):
         return {name: getattr(self, name) for name in self.field_names()}
 
     def set_params(self, **fields: Any) -> Method:
-        for name, value in fields.items():
-            _check_field(self.name, type(self), name, value)
-        _check_ranges(self.name, type(self), fields)
+        fields = _checked(self.name, type(self), fields)
         for name, value in fields.items():
             setattr(self, name, value)
         return self
@@ -190,266 +185,190 @@ def unseen(x: Tensor) -> Batch:
 # ---- the registry --------------------------------------------------------------------------------
 
 
+GROUP = "ytilde.methods"  # the group of entry points by which packages bring methods
+OWN_FOLDER = Path(__file__).parent / "methods"
+RESERVED = ("auto", "backbones", "recipe")  # words that stand where a method's name does
+
+logger = logging.getLogger("ytilde")
+
+
 @dataclass(frozen=True)
 class Entry:
+    """What a registered name stands for."""
+
     name: str
     cls: type[Method]
-    preset: dict[str, Any]
+    preset: dict[str, Any]  # fields whose defaults this name replaces
+    source: str = ""  # the file that registered it; "" where there is none, as in a notebook
 
 
 _REGISTRY: dict[str, Entry] = {}
+_LEFT_OUT: dict[str, str] = {}  # name of a plugin that cannot be used -> a sentence that says why
+_searched: set[str] = set()  # what was searched: "own", "plugins"
 M = TypeVar("M", bound=type[Method])
 
 
 def register(name: str, **preset: Any) -> Callable[[M], M]:
-    """Class decorator: the method, or one preset of its fields, under this name."""
+    """Class decorator: the method, or one preset of its fields, under this name.
+
+    A name belongs to the file that registers it first, and ytilde's own come before all others.
+    """
+    caller = sys._getframe(1).f_globals
+    source, module = str(caller.get("__file__") or ""), caller.get("__name__")
 
     def add(cls: M) -> M:
-        _REGISTRY[name] = Entry(name, cls, preset)
-        cls.name = name  # of several, the uppermost
+        if Path(source).parent != OWN_FOLDER:
+            _check_plugin(name, cls)
+            _find_own()
+        taken = _REGISTRY.get(name)
+        if taken and taken.source != source:
+            whose = "of ytilde" if Path(taken.source).parent == OWN_FOLDER else taken.source
+            raise BadInput(
+                f"there is a method {name} already ({whose}); register yours under another name"
+            )
+        _REGISTRY[name] = Entry(name, cls, preset, source)
+        if cls.__module__ == module:  # else it is a preset of somebody else's method
+            cls.name = name  # of several, the uppermost
         return cls
 
     return add
 
 
-def find_methods(package: str = "ytilde.methods") -> None:
-    """Import every file of the package, so that a new method is one new file."""
-    root = importlib.import_module(package)
-    for module in pkgutil.iter_modules(root.__path__):
-        importlib.import_module(f"{package}.{module.name}")
+def _check_plugin(name: str, cls: type) -> None:
+    if not name.isidentifier() or name in RESERVED:
+        raise BadInput(f"{name!r} cannot be the name of a method; take a word such as my_method")
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise BadInput(f"what is registered as {name} must be a subclass of ytilde.Method")
+    for field in dataclasses.fields(cls):
+        if field.default is field.default_factory:  # both are missing
+            raise BadInput(f"the field {field.name} of {name} needs a default")
+
+
+def _find_own() -> None:
+    """Import every file of `methods/`, so that a new method is one new file."""
+    if "own" not in _searched:
+        _searched.add("own")
+        for module in pkgutil.iter_modules([str(OWN_FOLDER)]):
+            if not module.name.startswith("_"):
+                importlib.import_module(f"{GROUP}.{module.name}")
+
+
+def find_methods() -> None:
+    """Import ytilde's own methods, the files in $YTILDE_METHODS and what packages bring, once.
+
+    A plugin that cannot be used is left out and named in a sentence; all others are there.
+    """
+    _find_own()
+    if "plugins" in _searched:
+        return
+    _searched.add("plugins")
+    for folder in importlib.import_module(GROUP).__path__:
+        if Path(folder) == OWN_FOLDER:
+            continue
+        if not Path(folder).is_dir():
+            _leave_out(folder, f"YTILDE_METHODS names {folder}, which is no folder")
+        for module in pkgutil.iter_modules([folder]):
+            if not module.name.startswith("_"):
+                what = f"the method file {module.name} in {folder}"
+                _load(module.name, what, partial(_import_file, module.name, folder))
+    try:
+        points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    except Exception as error:  # of an installed package that is damaged
+        _leave_out(GROUP, f"the entry points {GROUP} cannot be read: {error}")
+        return
+    for point in points:
+        _load(point.name, f"the entry point {point.name} = {point.value}", point.load)
+
+
+def _import_file(name: str, folder: str) -> None:
+    found = Path(importlib.import_module(f"{GROUP}.{name}").__file__ or "")
+    if Path(folder) not in found.parents:
+        raise BadInput(f"{found} has the same file name; give it another one")
+
+
+def _load(name: str, what: str, load: Callable[[], Any]) -> None:
+    """Load a plugin; of one that fails nothing stays registered."""
+    before = set(_REGISTRY)
+    try:
+        load()
+    except (Exception, SystemExit) as error:
+        modules = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
+        alive = {vars(module).get("__file__") for module in modules}
+        for new in set(_REGISTRY) - before:
+            if _REGISTRY[new].source not in alive:  # else another plugin's, which it imports
+                del _REGISTRY[new]
+        told = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+        _leave_out(name, f"{what} is left out: {told}")
+
+
+def _leave_out(name: str, reason: str) -> None:
+    _LEFT_OUT[name] = str(BadInput(reason))  # one line, whatever the plugin says
+    logger.warning(_LEFT_OUT[name])
 
 
 def list_methods() -> list[str]:
+    """The names of all methods: ytilde's, and those of plugins."""
     find_methods()
     return sorted(_REGISTRY)
 
 
 def lookup(name: str) -> Entry:
-    if name not in list_methods():
-        raise BadInput(unknown("method", name, list_methods()))
-    return _REGISTRY[name]
+    """What a name stands for; unknown ones are refused, with those that are near."""
+    if name in list_methods():
+        return _REGISTRY[name]
+    raise BadInput(_LEFT_OUT.get(name) or unknown_name_message("method", name, list_methods()))
 
 
 def create(name: str, **fields: Any) -> Method:
     """An unbuilt method by its registry name, with these fields."""
     entry = lookup(name)
+    return entry.cls(**(entry.preset | _checked(name, entry.cls, fields)))
+
+
+def _checked(name: str, cls: type[Method], fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields by their names of today; unknown ones and wrong values are refused."""
+    found: dict[str, Any] = {}
     for field, value in fields.items():
-        _check_field(name, entry.cls, field, value)
-    return entry.cls(**(entry.preset | fields))
+        known = cls.renamed.get(field, field)
+        if known != field:
+            text = f"{field} of {name} is called {known} now"
+            warnings.warn(text, DeprecationWarning, stacklevel=3)
+        if known not in cls.field_names():
+            raise BadInput(unknown_name_message(f"field of {name}", field, cls.field_names()))
+        if known in found:
+            raise BadInput(f"{name} was given {known} twice; {field} is its old name")
+        found[known] = value
+    _check_values(name, cls, found)
+    return found
 
 
-def _check_field(name: str, cls: type[Method], field: str, value: Any) -> None:
-    if field not in cls.field_names():
-        raise BadInput(unknown(f"field of {name}", field, cls.field_names()))
-    kind = str(cls.__dataclass_fields__[field].type)
-    if isinstance(value, str) and "float | str" in kind and value != "auto":
-        raise BadInput(f"{field} of {name} must be a number or auto, not {value!r}")
-
-
-def _check_ranges(name: str, cls: type[Method], fields: dict[str, Any]) -> None:
+def _check_values(name: str, cls: type[Method], fields: Mapping[str, Any]) -> None:
+    name = name or cls.__name__
+    words = choices(cls)
+    for field, value in fields.items():
+        if field in words and value not in words[field]:
+            text = unknown_name_message(f"{field} of {name}", str(value), words[field])
+            raise BadInput(text)
+        kind = str(cls.__dataclass_fields__[field].type)
+        if isinstance(value, str) and "float | str" in kind and value != "auto":
+            raise BadInput(f"{field} of {name} must be a number or auto, not {value!r}")
     for base in cls.__mro__:  # a method that builds on another has its fields, and their ranges
-        check_ranges(name or cls.__name__, fields, vars(base).get("ranges", ""))
+        check_ranges(name, fields, vars(base).get("ranges", ""))
 
 
-# ---- from data to a fitted method ----------------------------------------------------------------
+# ---- what moved ----------------------------------------------------------------------------------
+
+_MOVED = {  # to fitting.py; the left name is the old one
+    "CACHE": "CACHE",
+    "BackboneFactory": "BackboneFactory",
+    "backbone_name": "backbone_name",
+    "fit_method": "fit_method",
+    "make_spec": "make_spec",
+    "pretrained": "load_or_pretrain",
+}
 
 
-def make_spec(
-    data: Data,
-    backbone: str | nn.Module | Callable[[], nn.Module],
-    recipe: Recipe,
-    encoder: Encoder | None = None,
-) -> Spec:
-    """What the method may know: sizes, a factory of backbones, the inputs' mean and sd.
-
-    encoder: what the backbones start from; the inputs' mean and sd are then its own.
-    """
-    shape = data.shape
-    factory = BackboneFactory(backbone_name(data, backbone, encoder), shape, encoder)
-    if encoder:
-        encoder.check_shape(shape)
-    sample = _sample(data, recipe)
-    axes = (0, 2, 3) if len(shape) == 3 else (0,)
-    mean_, std = sample.mean(axes, keepdim=True)[0], sample.std(axes, keepdim=True, correction=0)[0]
-    size = mean_.abs().clamp(min=1)
-    rounding = ROUNDING * mean_.abs() if mean_.dtype == torch.float64 else 1e-6 * size
-    std = torch.where(std > rounding, std, size)  # constant, or it differs by rounding alone
-    with RandomState(0, torch.device("cpu"))():
-        dim = factory().dim
-    return Spec(
-        num_classes=data.num_classes,
-        num_train=len(data),
-        shape=shape,
-        backbone=factory,
-        dim=int(dim),  # type: ignore[arg-type]
-        generator=recipe.generator("init", "method"),
-        mean=encoder.mean if encoder else mean_,
-        std=encoder.std if encoder else std,
-    )
-
-
-@dataclass(frozen=True)
-class BackboneFactory:
-    """Makes networks of one kind: a registered name with options, or copies of a user's module.
-
-    With an encoder, each starts from its weights.
-    """
-
-    backbone: Any
-    shape: tuple[int, ...]
-    encoder: Encoder | None = None
-
-    def __call__(self) -> nn.Module:
-        if isinstance(self.backbone, str):
-            made: nn.Module = create_backbone(self.backbone, self.shape)
-        else:
-            made = copy.deepcopy(as_backbone(self.backbone, self.shape))
-            mark_pretrained(made)  # for all we know; a user who asks for another rate does know
-        if self.encoder:
-            self.encoder.into(made)
-        return made
-
-
-def backbone_name(data: Data, backbone: Any, encoder: Encoder | None = None) -> Any:
-    """The name that "auto" stands for with these inputs and labels; anything else as it is."""
-    auto = isinstance(backbone, str) and backbone == "auto"
-    if auto and encoder and encoder.backbone:
-        return encoder.backbone
-    return default_backbone(data.shape, pixels=data.y.dim() > 1) if auto else backbone
-
-
-def _sample(data: Data, recipe: Recipe, most: int = 5000) -> Tensor:
-    n = len(data)
-    index = torch.randperm(n, generator=recipe.generator("split", "sample"))[:most]
-    x = data.x[index.sort().values]
-    return x.float().div(255) if x.dtype == torch.uint8 else keep_double(x)
-
-
-def fit_method(
-    method: Method,
-    data: Data,
-    recipe: Recipe,
-    *,
-    backbone: Any = "auto",
-    weights: Tensor | None = None,
-    folder: Path | None = None,
-    resume: bool = False,
-    monitor: Callable[[Trainer], Record] | None = None,
-    on_record: Callable[[Record], None] = lambda record: None,
-    checkpoint_every: float = 0.0,
-    encoder: Encoder | str | Path | None = None,
-    pretrain: str | None = None,
-) -> Trainer:
-    """Hold out noisy validation, build the method, train it; returns the trainer with its history.
-
-    The method sees neither clean labels nor the validation rows. encoder: a file (or an Encoder)
-    that its networks start from; pretrain: make one first, as in "simclr:epochs=100".
-    """
-    team = parallel.team()
-    if team.size > 1 and not method.distributable:
-        raise BadInput(f"{method.name} trains in one process only; leave torchrun or devices out")
-    data = data.without_clean()
-    _check_data(data)
-    if encoder is not None and pretrain:
-        raise BadInput("give encoder or pretrain, not both: an encoder is what pretrain makes")
-    if isinstance(encoder, str | Path):
-        encoder = Encoder.load(encoder)
-    if wanted := None if encoder else pretrain or method.pretraining(data.shape):
-        if data.y.dim() == 1:
-            _rehearse(method, data, backbone, recipe)
-        encoder = pretrained(data, backbone, recipe, wanted, folder, on_record)
-    own: dict[str, Any] = {"backbone": backbone, "weights": weights, "encoder": encoder}
-
-    def try_out(candidate: Method, recipe: Recipe, name: str) -> Trainer:
-        return fit_method(candidate, data, recipe, **own, on_record=of_race(name, on_record))
-
-    notes = settle(method, recipe, try_out, folder, resume)
-    train, val = data, None
-    if recipe.val:
-        kept, held = split(data.y, recipe.val, recipe.generator("split"))
-        if len(held):
-            train, val = data.rows(kept), data.rows(held)
-            weights = None if weights is None else weights[kept]
-    spec = make_spec(train, backbone, recipe, encoder)
-    with RandomState(recipe.seed_of("init"), torch.device("cpu"))():
-        method.build(spec)
-    learn = (p for p in method.parameters() if p.requires_grad)
-    if recipe.pretrained_lr != 1 and not any(map(is_pretrained, learn)):
-        raise BadInput(
-            "pretrained_lr is for weights that come pre-trained and are trained on, and none are; "
-            "start from an encoder (--encoder FILE), or leave it out"
-        )
-    trainer = Trainer(
-        method,
-        recipe,
-        val=val,
-        weights=weights,
-        folder=folder,
-        resume=resume,
-        monitor=monitor,
-        on_record=on_record,
-        checkpoint_every=checkpoint_every,
-        team=team,
-        notes=notes,
-    )
-    trainer.data = train
-    to_device(method, trainer.device)
-    with team.sharing(method, trainer.device):
-        method.fit(train, trainer)
-    method.eval()
-    return trainer
-
-
-def _rehearse(method: Method, data: Data, backbone: Any, recipe: Recipe) -> None:
-    """Build a copy, so that a wrong field is refused before hours of pre-training."""
-    with RandomState(recipe.seed_of("init"), torch.device("cpu"))():
-        type(method)(**method.get_params()).build(make_spec(data, backbone, recipe))
-
-
-def _check_data(data: Data) -> None:
-    if len(data.x) != len(data.y) or not data.y.numel():
-        raise BadInput(f"there are {len(data.x)} inputs and {len(data.y)} labels")
-    low, high = int(data.y.min()), int(data.y.max())
-    if low < IGNORE or high >= data.num_classes:
-        raise BadInput(
-            f"labels run from {low} to {high}; they must lie in 0..{data.num_classes - 1}, or be "
-            "-1 = ignore"
-        )
-    if high == IGNORE:
-        raise BadInput("every label is -1 = ignore, so there is nothing to learn from")
-
-
-def pretrained(
-    data: Data,
-    backbone: Any,
-    recipe: Recipe,
-    text: str,
-    folder: Path | None = None,
-    on_record: Callable[[Record], None] = lambda record: None,
-) -> Encoder:
-    """An encoder of all the inputs, validation rows included: labels play no part in it.
-
-    Kept under the hash of what went into it, in the run's folder or, where $YTILDE_CACHE names
-    one, in a folder that runs share: as the seed is the encoder's own, so is the encoder theirs.
-    """
-    if data.y.dim() > 1:
-        raise BadInput(
-            "pre-training learns one vector a picture, and these are labels of pixels; leave it "
-            "out, and take a method that needs none"
-        )
-    settings = Settings.parse(text)
-    spec = make_spec(data, backbone, Recipe(seed=settings.seed))
-    shared = os.environ.get(CACHE)
-    root = Path(shared) if shared else folder / "pretrain" if folder else None
-    if root:
-        labels = torch.zeros(len(data), dtype=torch.int64)
-        inputs = fingerprint(replace(data, y=labels, num_classes=0, names=None))
-        name = backbone_name(data, backbone)
-        name = name if isinstance(name, str) else spec.backbone().state_dict()
-        root = root / f"simclr-{hash_of([inputs, dataclasses.asdict(settings), name])}"
-    if root is None or not (root / DONE).exists():
-        lost = unreadable(data.x)
-        if lost.any():  # they would be learnt from as black pictures
-            data = data.rows((~lost).nonzero().flatten())
-            spec = make_spec(data, backbone, Recipe(seed=settings.seed))
-    return simclr(spec, data, settings, recipe, folder=root, on_record=on_record)
+def __getattr__(name: str) -> Any:
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(".fitting", __package__), _MOVED[name])

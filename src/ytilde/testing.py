@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .data import Batch, Data
+from .data import BadInput, Batch, Data
 from .data.splits import split
 from .engine import Recipe, Trainer
-from .method import Method, create, fit_method, make_spec, unseen
+from .fitting import fit_method, make_spec
+from .method import Method, create, unseen
 
 RECIPE = Recipe(epochs=8, batch_size=32, optimizer="adam", lr=5e-3, weight_decay=0.0, val=0.2)
 BACKBONE = "mlp:width=32,depth=1"
@@ -149,6 +150,20 @@ def check_transition(runs: Runs) -> None:
         assert (T >= 0).all(), "T has negative entries"
 
 
+def check_pixel_labels(runs: Runs) -> None:
+    """They are learnt from, or refused in one sentence before anything is trained."""
+    x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(7))
+    data, method = Data(x, (x[:, 0] > 0.5).long(), 2), runs.make()
+    recipe = replace(RECIPE, epochs=1, batch_size=3)
+    try:
+        trainer = fit_method(method, data, recipe, backbone="unet:width=4,depth=1")
+    except BadInput:
+        return
+    assert method.pixels, "it learns from pixel labels, so it should not say `pixels = False`"
+    p = trainer.map(lambda batch: method.predict_proba(batch.x), data)
+    assert p.shape == (6, 8, 8, 2), f"predict_proba of pixels has shape {tuple(p.shape)}"
+
+
 def check_save_and_load(runs: Runs) -> None:
     from .estimator import Classifier
 
@@ -188,6 +203,7 @@ CHECKS: list[Callable[[Runs], None]] = [
     check_same_seed_same_bits_whatever_is_clean,
     check_probabilities,
     check_transition,
+    check_pixel_labels,
     check_save_and_load,
     check_huge_inputs_stay_finite,
     check_learns,

@@ -39,7 +39,6 @@ __all__ = [
     "forward_nll",
     "forward_nll_log",
     "from_cleanlab",
-    "given",
     "log_sigmoid_rows",
     "manifold_penalty",
     "materialise_cost",
@@ -56,6 +55,7 @@ __all__ = [
     "safe_log",
     "sigmoid_rows",
     "to_cleanlab",
+    "validate_transition",
     "volume",
 ]
 
@@ -586,7 +586,7 @@ def class_floor(true_rows: Tensor, clean: Tensor) -> Tensor:
 TOLERANCE = 1e-4  # how far a user's row may sum from one: three printed digits often do
 
 
-def given(T: Tensor | np.ndarray | Sequence | str | Path, num_classes: int) -> Tensor:
+def validate_transition(T: Tensor | np.ndarray | Sequence | str | Path, num_classes: int) -> Tensor:
     """A user's T, checked: float32 [K, K] from a tensor, array, nested list, .npy or .csv file."""
     where = f" in {T}" if isinstance(T, str | Path) else ""
     try:
@@ -614,6 +614,9 @@ def given(T: Tensor | np.ndarray | Sequence | str | Path, num_classes: int) -> T
     return torch.from_numpy(A / A.sum(1, keepdims=True)).float()
 
 
+given = validate_transition  # deprecated: its old name
+
+
 def _plain(T: Tensor | np.ndarray | Sequence) -> np.ndarray | Sequence:
     return T.detach().cpu().numpy() if isinstance(T, Tensor) else T
 
@@ -637,7 +640,7 @@ def to_cleanlab(T: Tensor) -> np.ndarray:
 def from_cleanlab(noise_matrix: np.ndarray) -> Tensor:
     """T of cleanlab's noise matrix, whose columns sum to one: the transpose, checked."""
     A = np.asarray(noise_matrix)
-    return given(A.T, len(A))
+    return validate_transition(A.T, len(A))
 
 
 class Cost(NamedTuple):

@@ -16,12 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from .data import BadInput
 from .engine import Diverged, Recipe, Record, Trainer
 from .files import write_text
 from .hashing import digest_of
+from .method import Method
 from .protocols import SIGN
 
 Candidate = dict[str, Any]  # field -> value
@@ -78,8 +77,8 @@ def race(
     return alive[0], seen
 
 
-def settle(
-    method: nn.Module,
+def resolve_auto_fields(
+    method: Method,
     recipe: Recipe,
     fit: Fit,
     folder: Path | None = None,
@@ -92,10 +91,9 @@ def settle(
     initialisation and order, which are not those of the fit that follows. `method.race_` is what
     was seen, kept in the folder so that a search can be gone on with. Returns notes for the user.
     """
-    cls: Any = type(method)
-    fields = {name: getattr(method, name) for name in cls.field_names()}
-    grid: Mapping[str, Sequence[Any]] = getattr(cls, "grid", {})
-    auto = {name: values for name, values in grid.items() if fields[name] == "auto"}
+    cls = type(method)
+    fields = method.get_params()
+    auto = {name: values for name, values in cls.grid.items() if fields[name] == "auto"}
     if not auto:
         return []
     recipe = _for_search(recipe)
@@ -116,7 +114,7 @@ def settle(
 
 def choose_method(
     names: Sequence[str],
-    make: Callable[[str], nn.Module],
+    make: Callable[[str], Method],
     recipe: Recipe,
     fit: Fit,
     folder: Path | None = None,
@@ -189,7 +187,7 @@ def _for_search(recipe: Recipe) -> Recipe:
     return replace(recipe, val=recipe.val or HELD, init_seed=init, order_seed=order)
 
 
-def of_race(name: str, on_record: Callable[[Record], None]) -> Callable[[Record], None]:
+def tag_trial(name: str, on_record: Callable[[Record], None]) -> Callable[[Record], None]:
     """Shows the records of a training that only tries something; none of the fit's history."""
     return lambda record: on_record({**record, "race": name})
 
@@ -198,7 +196,7 @@ def _words(candidate: Candidate) -> str:
     return ", ".join(f"{name}={value:g}" for name, value in candidate.items())
 
 
-def _noisy_score(fit: Fit, method: nn.Module, recipe: Recipe, name: str) -> Record:
+def _noisy_score(fit: Fit, method: Method, recipe: Recipe, name: str) -> Record:
     try:
         trainer = fit(method, recipe, name)
     except Diverged:

@@ -31,7 +31,8 @@ from ..data.precision import narrow
 from ..data.readers import as_array, encode, read_features, split
 from ..engine import Trainer, default_recipe
 from ..files import write_text
-from ..method import create, fit_method
+from ..fitting import fit_method
+from ..method import create
 from ..outputs import check_replaceable
 from .audit import Audit, audit, overlap
 from .notes import unlabelled, weakness

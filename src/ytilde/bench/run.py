@@ -24,7 +24,8 @@ from .. import checkpoint, datasets, noise
 from ..data import BadInput, Batch, Data
 from ..engine import Diverged, Recipe, Record, Trainer, choose_device
 from ..files import locked
-from ..method import CACHE, create, fit_method
+from ..fitting import CACHE, fit_method
+from ..method import create
 from ..protocols import protocols
 from ..transition import class_floor, relative_l1, row_error
 from ..versions import versions

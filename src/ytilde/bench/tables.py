@@ -351,7 +351,8 @@ def _missing(cell: Cell) -> str | None:
     """What the library still lacks for this cell."""
     if cell.method not in list_methods():
         return f"no method {cell.method} yet"
-    known = lookup(cell.method).cls.field_names()
+    cls = lookup(cell.method).cls
+    known = [*cls.field_names(), *cls.renamed]
     strange = [name for name in [*cell.fields, *cell.tiny, *cell.grid] if name not in known]
     if strange:
         return f"{cell.method} has no field {strange[0]}"

@@ -20,7 +20,9 @@ def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str
     from ..engine import Recipe
     from ..method import list_methods, lookup
 
-    own = {f.name: f for f in dataclasses.fields(lookup(method).cls)}
+    cls = lookup(method).cls
+    own = {f.name: f for f in dataclasses.fields(cls)}
+    own |= {old: own[new] for old, new in cls.renamed.items()}
     known = {f.name: f for f in dataclasses.fields(Recipe)} | own
     for word in words:
         name = word.removeprefix("--").partition("=")[0].replace("-", "_")
@@ -60,7 +62,7 @@ def read_flags(words: list[str], known: dict[str, dataclasses.Field[Any]]) -> di
 def convert(flag: str, text: str, field: dataclasses.Field[Any]) -> Any:
     """A flag's text as the field's type, told by its annotation."""
     kinds = str(field.type)
-    if kinds.startswith("Literal"):
+    if "Literal[" in kinds:
         return text  # who takes it knows the words
     for kind, read in (("bool", _boolean), ("int", int), ("float", float)):
         if kind in kinds:

@@ -87,7 +87,10 @@ _KINDS: dict[Any, tuple[type, str]] = {
 
 def choices(cls: type) -> dict[str, tuple[str, ...]]:
     """The words that each field of a dataclass may be, of those fields that are `Literal`."""
-    kinds = _hints(cls).items()
+    try:
+        kinds = _hints(cls).items()
+    except NameError:  # a type that its file imports for checkers alone
+        return {}
     return {name: get_args(kind) for name, kind in kinds if get_origin(kind) is Literal}
 
 

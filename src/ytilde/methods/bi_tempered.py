@@ -7,9 +7,7 @@ rounding, where the authors' five fixed-point steps leave the probabilities off 
 Predictions are the tempered softmax, the distribution that was trained (same argmax).
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,8 +25,7 @@ class BiTempered(Method):
 
     ranges = "0 <= t1 <= 1, t2 > 0, 0 <= smoothing < 1"
 
-    grid: ClassVar[Mapping[str, Sequence[float]]] = {"t1": (0.5, 0.7, 0.9), "t2": (1.1, 2, 4)}
-    grid_by: ClassVar[str] = "accuracy"
+    grid = {"t1": (0.5, 0.7, 0.9), "t2": (1.1, 2, 4)}
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)

@@ -12,19 +12,17 @@ its residual; a network trained in all its layers, as published, learns the labe
 followed. dT moves `reach` at most (see `t_revision`).
 """
 
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ..data import IGNORE, Batch, Data, Spec, StepInfo
-from ..engine import Loss, Trainer
+from ..engine import Trainer
 from ..losses import mean
 from ..method import Method, register, view
 from ..transition import ResidualT, forward_nll, revised, safe_log
-from .forward import share
-from .t_revision import slack_rate
+from ._shared import early_labels, slack_rate, stage_epochs
 
 
 @register("bltm")
@@ -39,6 +37,7 @@ class BLTM(Method):
     reach: float = 0.004  # how far an entry of the slack dT can move
 
     ranges = "0 <= warm_up <= 1, 0 <= t_epochs <= 1, 0 < distil <= 1, spread > 0, reach >= 0"
+    pixels = False
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
@@ -59,7 +58,7 @@ class BLTM(Method):
 
     def fit(self, data: Data, trainer: Trainer) -> None:
         epochs = trainer.recipe.epochs
-        first, second = share(epochs, self.warm_up), share(epochs, self.t_epochs)
+        first, second = stage_epochs(epochs, self.warm_up), stage_epochs(epochs, self.t_epochs)
         plain = super().loss
         self.bayes.copy_(early_labels(self, plain, data, trainer, first, self.distil))
         self.learn_T(data, trainer, second)
@@ -95,38 +94,3 @@ class BLTM(Method):
         with torch.no_grad():
             T = self.rows(self.t_net.features(batch.x))
         return revised(T, self.slack)
-
-
-def distilled(probs: Tensor, fraction: float) -> Tensor:
-    """The Bayes labels [N] of noisy posteriors [N, K]: their argmax.
-
-    -1 outside of the surest `fraction` of every predicted class.
-    """
-    sure, label = probs.max(-1)
-    found = torch.full_like(label, IGNORE)
-    for c in range(probs.shape[-1]):
-        own = (label == c).nonzero().flatten()
-        kept = own[sure[own].argsort(descending=True)[: round(fraction * len(own))]]
-        found[kept] = c
-    return found
-
-
-def early_labels(
-    method: Method, loss: Loss, data: Data, trainer: Trainer, epochs: int, fraction: float = 1.0
-) -> Tensor:
-    """Labels [N] of `method.net` after it was warmed up with this loss: see `distilled`.
-
-    Of the mean posterior over the epochs up to the one with the lowest noisy validation loss,
-    whose network is kept: on digits with 40 % noise that mean is right for 86 % of the rows, the
-    kept epoch alone for 81 %. `method.early` [N, K] sums up those before it, and is kept with it.
-    """
-    best = replace(trainer.recipe, keep="best_nll")
-    params, early = list(method.net.parameters()), cast(Tensor, method.early)
-
-    def probs() -> Tensor:
-        return trainer.map(lambda batch: method.net.log_probs(batch.x).float().exp(), data)
-
-    for record in trainer.epochs("warm_up", loss, params, data, epochs=epochs, recipe=best):
-        if record["epoch"] < epochs:
-            early += probs()
-    return distilled(early + probs(), fraction)

@@ -27,41 +27,42 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..data import IGNORE, BadInput, Batch, Data, Spec, StepInfo
+from ..data import IGNORE, Batch, Data, Spec, StepInfo
 from ..data.precision import as_weights
 from ..engine import Trainer
-from ..errors import unknown_name_message
 from ..generative import CausalModel, elbo_terms, exact_posterior, expected_terms
 from ..heads import Softmax
 from ..losses import ce, elr, gce, mean, weighted_mean
 from ..method import Method, Net, register
 from ..selection import co_teaching, disagreement, keep_schedule
 from ..transition import anchor, forward_nll, revised
-from ._shared import auto_rate
-from .elr import ELR, Memory
-from .forward import share
+from ._shared import Memory, auto_rate, slack_rate, stage_epochs
+from .elr import ELR
 from .gce import GCE
-from .t_revision import TRevision, slack_rate
+from .t_revision import TRevision
+
+RuleName = Literal["co_teaching", "decoupling", "t_revision", "ce", "gce", "elr"]
+Sampling = Literal["gumbel", "st", "softmax", "sum"]
 
 
 @register("causal_nl")
 @dataclass(eq=False, repr=False)
 class CausalNL(Method):
-    rule: str = "co_teaching"  # or decoupling, t_revision, ce, gce, elr: what teaches q(Y|X)
+    rule: RuleName = "co_teaching"  # what teaches q(Y|X)
     rate: float | str = "auto"  # share of wrong labels, for co-teaching; auto: from the noisy data
     warm_up: float = 0.05  # share of training until the rule is in full force
-    variant: str = "paper"  # or official: the authors' code with its quirks
+    variant: Literal["paper", "official"] = "paper"  # official: the authors' code with its quirks
     b0: float = 0.1  # weight of the reconstruction
     b1: float = 0.1  # weight of the noisy label
     b2: float = 1e-5  # weight of the negative entropy of q(Y|X)
     b3: float = 0.01  # weight of the KL divergence of Z
     z_dim: int = 25  # dimensions of Z
-    sampling: str = "gumbel"  # of Y: gumbel (soft), st (one-hot), softmax; sum: all K, no draw
+    sampling: Sampling = "gumbel"  # of Y: gumbel is soft, st one-hot; sum: all K, no draw
     tau: float = 1.0  # temperature of the drawn Y
     hold: float = 0.0  # share of training in which the causal models do not move the classifiers
     detach_recon_for_t: bool = False  # keep the noisy label's gradient from the reconstruction
@@ -71,11 +72,9 @@ class CausalNL(Method):
         "0 <= rate < 1, 0 <= warm_up <= 1, b0 >= 0, b1 >= 0, b2 >= 0, b3 >= 0, z_dim >= 1, "
         "tau > 0, 0 <= hold <= 1"
     )
+    pixels = False
 
     def build(self, spec: Spec) -> None:
-        _known("rule", self.rule, RULES)
-        _known("variant", self.variant, ("paper", "official"))
-        _known("sampling", self.sampling, ("gumbel", "st", "softmax", "sum"))
         super().build(spec)
         self.peer = self.new_net()
         self.model, self.peer_model = self.new_model(), self.new_model()
@@ -86,8 +85,8 @@ class CausalNL(Method):
         if self.rule == "co_teaching":
             self.register_buffer("noise_rate", torch.zeros(()))
         elif self.rule == "elr":
-            self.memory = Memory(spec.num_train, k, 0, "float32")
-            self.peer_memory = Memory(spec.num_train, k, 0, "float32")
+            self.memory = Memory(spec.num_train, k)
+            self.peer_memory = Memory(spec.num_train, k)
         elif self.rule == "t_revision":
             self.register_buffer("matrix", torch.eye(k))
             self.slack = nn.Parameter(torch.zeros(k, k))
@@ -115,8 +114,6 @@ class CausalNL(Method):
     # ---- training -------------------------------------------------------------------------------
 
     def fit(self, data: Data, trainer: Trainer) -> None:
-        if data.y.dim() > 1:
-            raise BadInput(f"{self.name} needs one label an input, not a map of labels")
         params, epochs = self.param_groups(), trainer.recipe.epochs
         if self.rule == "co_teaching":
             self.noise_rate.fill_(auto_rate(self.rate, self.net, data, trainer))
@@ -131,7 +128,7 @@ class CausalNL(Method):
         """Put T of anchor points into `matrix`; returns the epochs spent."""
         start = {name: value.clone() for name, value in self.net.state_dict().items()}
         plain, params = partial(Method.loss, self), self.net.parameters()
-        epochs = share(trainer.recipe.epochs, self.warm_up)
+        epochs = stage_epochs(trainer.recipe.epochs, self.warm_up)
         # No validation: its noisy posterior would be that of the causal model, still untrained.
         trainer.train("warm_up", plain, params, data, epochs=epochs, validate=False)
         probs = trainer.map(lambda batch: self.net.log_probs(batch.x).float().exp(), data)
@@ -262,8 +259,3 @@ RULES: dict[str, Rule] = {
     "gce": _gce,
     "elr": _elr,
 }
-
-
-def _known(what: str, name: str, known: Any) -> None:
-    if name not in known:
-        raise BadInput(unknown_name_message(f"{what} of causal_nl", name, list(known)))

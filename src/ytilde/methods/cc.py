@@ -23,7 +23,8 @@ from ..heads import Head
 from ..losses import ce, mean, soft_ce
 from ..method import Net, register
 from ..selection import two_component_mixture
-from .dividemix import DivideMix, probs
+from ._shared import probs
+from .dividemix import DivideMix
 
 WIDTH = 128  # of the bottleneck
 STEPS = 100  # in which the heads part; of a small data set not more than make an epoch
@@ -70,7 +71,7 @@ class CC(DivideMix):
         chosen = torch.where(kept, y, IGNORE)
         size = trainer.recipe.batch_size
         steps = min(STEPS, -(-len(data) // size))
-        part(net.twins, features, chosen, steps, size, generator)
+        push_heads_apart(net.twins, features, chosen, steps, size, generator)
         with torch.no_grad():
             apart = distance(*(probs(twin(features)) for twin in net.twins))
         for c in range(data.num_classes):
@@ -117,7 +118,7 @@ def distance(p: Tensor, q: Tensor) -> Tensor:
 
 
 @torch.enable_grad()
-def part(
+def push_heads_apart(
     twins: tuple[nn.Linear, nn.Linear],
     features: Tensor,
     y: Tensor,

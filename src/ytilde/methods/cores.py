@@ -22,16 +22,17 @@ from ..method import Method, register, view
 @dataclass(eq=False, repr=False)
 class Cores(Method):
     beta: float = 2.0  # weight of the regulariser, which rewards confident predictions
-    warmup: float = 0.1  # share of training before beta begins to rise
+    warm_up: float = 0.1  # share of training before beta begins to rise
     ramp: float = 0.3  # share of training that the rise takes
     sieve: float = 0.3  # share of training after which examples are left out
 
-    ranges = "beta >= 0, 0 <= warmup <= 1, 0 <= ramp <= 1, 0 <= sieve <= 1"
+    ranges = "beta >= 0, 0 <= warm_up <= 1, 0 <= ramp <= 1, 0 <= sieve <= 1"
+    renamed = {"warmup": "warm_up"}
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         logits = self.net(x)
-        beta = self.beta * ((step.progress - self.warmup) / self.ramp).clamp(0, 1)
+        beta = self.beta * ((step.progress - self.warm_up) / self.ramp).clamp(0, 1)
         with torch.no_grad():
             over_classes = soft_ce(logits, torch.full_like(logits, 1 / logits.shape[-1]))
             fits = (ce(logits, y) <= over_classes) | (step.progress < self.sieve)

@@ -26,8 +26,7 @@ from ..engine import Trainer
 from ..losses import ce, mean, soft_ce, symmetric_beta
 from ..method import Method, Net, register
 from ..selection import two_component_mixture
-from .elr import one_label_a_row
-from .forward import share
+from ._shared import guesses, probs, stage_epochs
 
 
 @register("dividemix")
@@ -45,6 +44,7 @@ class DivideMix(Method):
         "0 <= warm_up <= 1, 0 <= threshold <= 1, temperature > 0, alpha > 0, lam_u >= 0, "
         "0 <= ramp <= 1, penalty >= 0"
     )
+    pixels = False
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
@@ -53,9 +53,8 @@ class DivideMix(Method):
         self.register_buffer("right", torch.ones(2, spec.num_train))
 
     def fit(self, data: Data, trainer: Trainer) -> None:
-        one_label_a_row(data, self.name)
         epochs = trainer.recipe.epochs
-        first = share(epochs, self.warm_up)
+        first = stage_epochs(epochs, self.warm_up)
         constant = replace(trainer.recipe, schedule="constant")
         params = self.param_groups()
         trainer.train("warm_up", self.warm_loss, params, data, epochs=first, recipe=constant)
@@ -160,18 +159,6 @@ class DivideMix(Method):
 
     def predict_proba(self, x: Tensor) -> Tensor:
         return ((self.net.log_probs(x) + self.peer.log_probs(x)) / 2).softmax(-1)
-
-
-def probs(logits: Tensor) -> Tensor:
-    return logits.float().softmax(-1)
-
-
-def guesses(net: Net, x: Tensor) -> Tensor:
-    """Probabilities in eval mode; the network is left in training mode."""
-    net.eval()
-    p = probs(net(x))
-    net.train()
-    return p
 
 
 def fill(rows: Tensor, length: int, generator: torch.Generator) -> Tensor:

@@ -18,29 +18,32 @@ its start.
 the first 128 principal coefficients of the groups' W.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..data import IGNORE, BadInput, Batch, Data, Spec, StepInfo
-from ..data.fingerprint import fingerprint
-from ..diffusion import DENOISERS, PCA, Diffusion, Schedule
+from ..data import IGNORE, Batch, Data, Spec, StepInfo
+from ..diffusion import DENOISERS, PCA, Diffusion, Prediction, Schedule, ScheduleKind, Start
 from ..encoders.clusters import assign, kmeans
 from ..encoders.features import Features
 from ..engine import Recipe, Trainer
-from ..errors import unknown_name_message
 from ..losses import mean, weighted_mean
-from ..method import BackboneFactory, Method, register, view
+from ..method import Method, register, view
 from ..transition import SigmoidT, forward_nll, forward_nll_log, safe_log, sigmoid_rows, volume
-from .forward import share
+from ._shared import (
+    FeatureKind,
+    encoder_features,
+    from_scratch,
+    simclr_of,
+    stage_epochs,
+    takes_raw,
+)
 
-ABLATIONS = ("nothing", "pretraining", "clustering", "diffusion", "denoising")
+Ablation = Literal["nothing", "pretraining", "clustering", "diffusion", "denoising"]
 POWERS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)  # how much sharper a posterior may be made
 FOLDS = 5
 LARGEST_TABLE = 2**29  # bytes of T for all training rows; above it they are sampled batch by batch
@@ -53,9 +56,9 @@ RANK = 128
 class DTM(Method):
     """Forward correction with T(x) from a diffusion over transition matrices."""
 
-    without: str = "nothing"  # ablation: pretraining, clustering, diffusion, denoising (regression)
-    features: str = "auto"  # encoder (the given one, or SimCLR's), raw (inputs); auto: by kind
-    init: str = "encoder"  # what the classifier starts from: encoder, or scratch
+    without: Ablation = "nothing"  # an ablation; denoising: by regression instead
+    features: FeatureKind = "auto"  # encoder: the given one, or SimCLR's; raw: the inputs
+    init: Literal["encoder", "scratch"] = "encoder"  # what the classifier starts from
     pretrain_epochs: int = 200  # of SimCLR, where no encoder is given
     encoder_seed: int = 0  # SimCLR's own seed, so that runs with other seeds share an encoder
     clusters: int = 10  # groups a class
@@ -63,21 +66,22 @@ class DTM(Method):
     lam: float = 1e-4  # weight of the volume of the common T
     t_epochs: float = 0.2  # epochs for the common T, as a share of the recipe's
     diffusion_epochs: float = 2.0  # epochs for the diffusion, as a share of the recipe's
-    schedule: str = "cosine"  # paper, cosine or respaced
+    schedule: ScheduleKind = "cosine"  # of the noise of the diffusion
     steps: int = 10  # M
-    predict: str = "x0"  # what the denoiser gives: x0, eps or v
+    predict: Prediction = "x0"  # what the denoiser gives
     standardise: bool = True  # diffuse W with mean 0 and sd 1
     eta: float = 0.0  # 0: DDIM, 1: ancestral sampling (algorithm 2)
-    start: str = "normal"  # W at step M: N(0, I), matched (the data's own there), zero
-    denoiser: str = "mlp"  # mlp, rows (transformer) or unet
+    start: Start = "normal"  # W at step M: N(0, I); matched: the data's own there
+    denoiser: Literal["mlp", "rows", "unet"] = "mlp"  # rows: a transformer
     samples: int = 8  # draws of W(x) that T(x) is the mean of
-    resample: str = "never"  # or epoch: training rows get new draws of T(x) in every epoch
+    resample: Literal["never", "epoch"] = "never"  # epoch: new draws of T(x) in every epoch
 
     helper_stages = (*Method.helper_stages, "common", "diffusion")
     ranges = (
         "pretrain_epochs >= 1, clusters >= 1, kappa >= 0, lam >= 0, t_epochs >= 0, "
         "diffusion_epochs >= 0, steps >= 1, 0 <= eta <= 1, samples >= 1"
     )
+    pixels = False
 
     def pretraining(self, shape: tuple[int, ...]) -> str | None:
         return None if self.raw(shape) or self.without == "pretraining" else simclr_of(self)
@@ -87,10 +91,6 @@ class DTM(Method):
         return takes_raw(self, shape) and self.without != "pretraining"
 
     def build(self, spec: Spec) -> None:
-        check(self, "without", ABLATIONS)
-        check(self, "init", ("encoder", "scratch"))
-        check(self, "denoiser", tuple(DENOISERS))
-        check(self, "resample", ("never", "epoch"))
         if self.init == "scratch" or self.without == "pretraining":
             self.spec = from_scratch(spec)
         else:
@@ -143,8 +143,6 @@ class DTM(Method):
     # ---- the stages ---------------------------------------------------------------------------
 
     def fit(self, data: Data, trainer: Trainer) -> None:
-        if data.y.dim() > 1:
-            raise BadInput("dtm needs one label a row; pixels have many")
         if self.without == "pretraining":
             self.learn_features(data, trainer)
         h = encoder_features(self.encoder, data, trainer)
@@ -162,7 +160,7 @@ class DTM(Method):
         """The ablation: features of a classifier of the noisy labels, in place of SimCLR's."""
         start = {name: value.clone() for name, value in self.net.state_dict().items()}
         best = replace(trainer.recipe, keep="best_nll")
-        epochs, params = share(best.epochs, 0.2), list(self.net.parameters())
+        epochs, params = stage_epochs(best.epochs, 0.2), list(self.net.parameters())
         trainer.train("warm_up", super().loss, params, data, epochs=epochs, recipe=best)
         self.encoder.backbone.load_state_dict(self.net.backbone.state_dict())
         self.net.load_state_dict(start)
@@ -174,7 +172,7 @@ class DTM(Method):
         heads = [p for name, p in common.named_parameters() if name != "transition.W"]
         T = {"params": [common.transition.W], "lr": 0.01, "optimizer": "adam", "weight_decay": 0.0}
         recipe = stage_recipe(trainer.recipe, lr=2e-3, weight_decay=0.1)
-        epochs = share(recipe.epochs, self.t_epochs)
+        epochs = stage_epochs(recipe.epochs, self.t_epochs)
         options: Any = {"epochs": epochs, "recipe": recipe, "validate": False}
         for _ in trainer.epochs("common", self.common_loss, [*heads, T], rows, **options):
             common.early += common.held_out(cast(Tensor, rows.x))
@@ -201,9 +199,10 @@ class DTM(Method):
             self.coefficients.copy_(self.pca.encode(self.W))
         self.diffusion.measure(self.targets(self.group), cast(Tensor, rows.x))
         recipe = stage_recipe(trainer.recipe, lr=1e-3, ema=0.99, clip=1.0)
-        epochs, params = share(recipe.epochs, self.diffusion_epochs), self.diffusion.parameters()
+        epochs = stage_epochs(recipe.epochs, self.diffusion_epochs)
+        params = list(self.diffusion.parameters())
         options: Any = {"epochs": epochs, "recipe": recipe, "validate": False}
-        trainer.train("diffusion", self.diffusion_loss, list(params), rows, **options)
+        trainer.train("diffusion", self.diffusion_loss, params, rows, **options)
 
     def targets(self, group: Tensor) -> Tensor:
         """What is diffused for rows of these groups: W, or its coefficients."""
@@ -218,11 +217,11 @@ class DTM(Method):
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         """Eq. 7, in log space."""
         x, y = view(batch, step)
-        return mean(forward_nll(self.net.log_probs(x), self.known_T(batch, step), y), y)
+        return mean(forward_nll(self.net.log_probs(x), self.training_T(batch, step), y), y)
 
     # ---- T(x) ---------------------------------------------------------------------------------
 
-    def known_T(self, batch: Batch, step: StepInfo) -> Tensor:
+    def training_T(self, batch: Batch, step: StepInfo) -> Tensor:
         """T(x) of training rows, for the classifier's stage."""
         if self.without == "diffusion":
             return sigmoid_rows(self.W[self.group[batch.index]])
@@ -382,46 +381,9 @@ def weights_of(T: Tensor) -> Tensor:
     return torch.logit(ratio.clamp(1e-2 / k, 0.98)).masked_fill(eye, 0.0)
 
 
-# ---- shared -------------------------------------------------------------------------------------
-
-
-def takes_raw(method: Any, shape: tuple[int, ...]) -> bool:
-    """Are the features the inputs themselves? As "auto", vectors are."""
-    check(method, "features", ("auto", "encoder", "raw"))
-    return method.features == "raw" or (method.features == "auto" and len(shape) == 1)
-
-
-def simclr_of(method: Any) -> str:
-    return f"simclr:epochs={method.pretrain_epochs},seed={method.encoder_seed}"
-
-
-def encoder_features(encoder: Features, data: Data, trainer: Trainer) -> Tensor:
-    """[N, D] of the training rows; those of length one are kept in half precision."""
-    inputs = [fingerprint(data), encoder.state_dict()]
-
-    def compute() -> Tensor:
-        h = trainer.map(lambda batch: encoder(batch.x), data)
-        return h if encoder.raw else h.half()
-
-    return trainer.cached("features", inputs, compute).float()
-
-
 def stage_recipe(recipe: Recipe, **own: Any) -> Recipe:
     """For a small network on features: Adam with a cosine, no augmentation."""
     plain: dict[str, Any] = {"optimizer": "adamw", "momentum": 0.9, "weight_decay": 0.0}
     plain |= {"batch_size": max(256, recipe.batch_size)}
     plain |= {"schedule": "cosine", "augment": "none", "ema": 0.0, "clip": 0.0, "keep": "last"}
     return replace(recipe, **(plain | {"patience": 0, "balance": False} | own))
-
-
-def from_scratch(spec: Spec) -> Spec:
-    """The spec with backbones that start from no encoder."""
-    factory = spec.backbone
-    plain = replace(factory, encoder=None) if isinstance(factory, BackboneFactory) else factory
-    return replace(spec, backbone=plain)
-
-
-def check(method: Method, field: str, known: tuple[str, ...]) -> None:
-    value = getattr(method, field)
-    if value not in known:
-        raise BadInput(unknown_name_message(f"{field} of {method.name}", value, known))

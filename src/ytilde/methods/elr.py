@@ -10,65 +10,14 @@ float16 or bfloat16. top_k = 10 keeps each row's ten largest with their classes:
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..data import BadInput, Batch, Data, Spec, StepInfo
-from ..engine import Trainer
-from ..losses import ce, elr, elr_target, mean
+from ..data import Batch, Spec, StepInfo
+from ..losses import ce, elr, mean
 from ..method import Method, register
-
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-def one_label_a_row(data: Data, name: str) -> None:
-    """Refuse pixel labels, for which state a row would be state a pixel."""
-    if data.y.dim() > 1:
-        raise BadInput(
-            f"{name} keeps state for each example, so it needs one label a row, not maps"
-        )
-
-
-class Memory(nn.Module):
-    """Running targets t [N, K], of which each row's k largest are held; 0 at first."""
-
-    def __init__(self, rows: int, num_classes: int, top_k: int, dtype: str) -> None:
-        super().__init__()
-        if dtype not in DTYPES:
-            raise BadInput(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
-        self.num_classes, self.top_k = num_classes, min(top_k, num_classes)
-        held = self.top_k or num_classes
-        self.values: Tensor
-        self.classes: Tensor
-        self.register_buffer("values", torch.zeros(rows, held, dtype=DTYPES[dtype]))
-        if self.top_k:
-            first = torch.arange(held, dtype=torch.int32)
-            self.register_buffer("classes", first.repeat(rows, 1))
-
-    def read(self, index: Tensor) -> Tensor:
-        values = self.values[index].float()
-        if not self.top_k:
-            return values
-        whole = values.new_zeros(len(index), self.num_classes)
-        return whole.scatter(1, self.classes[index].long(), values)
-
-    def all(self) -> Tensor:
-        """Every row's, [N, K]."""
-        return self.read(torch.arange(len(self.values), device=self.values.device))
-
-    def write(self, index: Tensor, targets: Tensor) -> None:
-        if self.top_k:
-            targets, classes = targets.topk(self.top_k, sorted=False)
-            self.classes[index] = classes.int()
-        self.values[index] = targets.to(self.values.dtype)
-
-    @torch.no_grad()
-    def update(self, index: Tensor, logits: Tensor, beta: float) -> Tensor:
-        """Move the targets of these rows towards the predictions; returns them, [B, K]."""
-        targets = elr_target(self.read(index), logits, beta)
-        self.write(index, targets)
-        return targets
+from ._shared import Memory
 
 
 @register("elr")
@@ -76,10 +25,11 @@ class Memory(nn.Module):
 class ELR(Method):
     beta: float = 0.7  # memory of past predictions
     lam: float = 3.0  # strength of the regulariser
-    dtype: str = "float32"  # of the memory: float32, float16, bfloat16
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of the memory
     top_k: int = 0  # keep only so many classes of each row's memory; 0: all
 
     ranges = "0 <= beta < 1, lam >= 0, top_k >= 0"
+    pixels = False
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
@@ -89,7 +39,3 @@ class ELR(Method):
         logits, y = self.net(step.augment(batch.x)), batch.y
         targets = self.memory.update(batch.index, logits, self.beta)
         return mean(ce(logits, y), y) + self.lam * mean(elr(logits, targets), y)
-
-    def fit(self, data: Data, trainer: Trainer) -> None:
-        one_label_a_row(data, self.name)
-        super().fit(data, trainer)

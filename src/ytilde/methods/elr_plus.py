@@ -21,7 +21,8 @@ from torch import Tensor
 from ..data import IGNORE, Batch, Spec, StepInfo
 from ..losses import elr, mixup, soft_ce
 from ..method import Net, register
-from .elr import ELR, Memory
+from ._shared import Memory
+from .elr import ELR
 
 
 @register("elr_plus")

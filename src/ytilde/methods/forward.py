@@ -9,8 +9,7 @@ T = I. The corrected network starts afresh, as in the paper. With `T=` nothing i
 epochs are corrected ones.
 """
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +19,8 @@ from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import mean
 from ..method import Method, register, view
-from ..transition import anchor, forward_nll, given
+from ..transition import anchor, forward_nll, validate_transition
+from ._shared import stage_epochs, warmed_up
 
 
 @register("forward")
@@ -40,7 +40,8 @@ class Forward(Method):
         super().build(spec)
         k = spec.num_classes
         self.matrix: Tensor
-        self.register_buffer("matrix", torch.eye(k) if self.T is None else given(self.T, k))
+        T = torch.eye(k) if self.T is None else validate_transition(self.T, k)
+        self.register_buffer("matrix", T)
 
     def fit(self, data: Data, trainer: Trainer) -> None:
         start = {name: value.clone() for name, value in self.net.state_dict().items()}
@@ -63,7 +64,7 @@ class Forward(Method):
 
     def estimate(self, data: Data, trainer: Trainer) -> int:
         """Put T into `matrix`; returns the epochs spent. Leaves the warmed-up network in `net`."""
-        epochs = share(trainer.recipe.epochs, self.warm_up)
+        epochs = stage_epochs(trainer.recipe.epochs, self.warm_up)
         probs = warmed_up(self, data, trainer, epochs).flatten(0, -2)
         self.matrix.copy_(self.matrix_of(probs, data.y.flatten().to(probs.device)))
         return epochs
@@ -71,19 +72,3 @@ class Forward(Method):
     def matrix_of(self, probs: Tensor, y: Tensor) -> Tensor:
         """T [K, K] from noisy posteriors [N, K] and the labels [N]."""
         return anchor(probs, self.percentile)
-
-
-def share(epochs: int, fraction: float) -> int:
-    """The epochs of a stage that takes this fraction of all; at least one."""
-    return max(1, round(fraction * epochs))
-
-
-def warmed_up(method: Method, data: Data, trainer: Trainer, epochs: int) -> Tensor:
-    """Noisy posteriors [N, K] of the un-augmented inputs, after plain training of `method.net`.
-
-    Kept is the epoch with the lowest noisy validation loss: later ones learn labels by heart.
-    """
-    best = replace(trainer.recipe, keep="best_nll")
-    loss, params = partial(Method.loss, method), list(method.net.parameters())
-    trainer.train("warm_up", loss, params, data, epochs=epochs, recipe=best)
-    return trainer.map(lambda batch: method.net.log_probs(batch.x).float().exp(), data)

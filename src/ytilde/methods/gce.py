@@ -4,9 +4,7 @@ Fidelity: the paper's loss and its q = 0.7; its truncated form is `truncated_gce
 from the grid of Englesson et al. (ICML 2023) by noisy validation accuracy, as they do.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,8 +20,7 @@ class GCE(Method):
 
     ranges = "0 < q <= 1"
 
-    grid: ClassVar[Mapping[str, Sequence[float]]] = {"q": (0.1, 0.3, 0.5, 0.7, 0.9)}
-    grid_by: ClassVar[str] = "accuracy"
+    grid = {"q": (0.1, 0.3, 0.5, 0.7, 0.9)}
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)

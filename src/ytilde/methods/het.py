@@ -10,9 +10,7 @@ log-probabilities. tau = 0.5 is the middle of the papers' useful range; "auto" c
 grid of Collier et al. (appendix D) by noisy validation log-likelihood, as they do.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..heads import Head, Heteroscedastic
 from ..method import Method, register
@@ -35,8 +33,8 @@ class Het(Method):
 
     ranges = "tau > 0, rank >= 0, train_samples >= 1, eval_samples >= 1"
 
-    grid: ClassVar[Mapping[str, Sequence[float]]] = {"tau": TAUS}
-    grid_by: ClassVar[str] = "nll"
+    grid = {"tau": TAUS}
+    grid_by = "nll"
 
     def head(self, dim: int, num_classes: int) -> Head:
         return Heteroscedastic(

@@ -7,11 +7,9 @@ authors' for MNIST and CIFAR (the paper does not give it); 0.1 is theirs for Clo
 chooses tau and lam from the paper's grid by noisy validation accuracy, as the paper does.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..heads import Head, LogisticNormal
+from ..heads import Covariance, Head, LogisticNormal
 from ..method import Method, register
 
 
@@ -20,14 +18,13 @@ from ..method import Method, register
 class LN(Method):
     tau: float | str = 0.5  # scale of the target logits
     lam: float | str = 0.5  # smallest standard deviation of the noise
-    covariance: str = "full"  # full (rank 1 + identity), diagonal, isotropic, identity
+    covariance: Covariance = "full"  # full: rank 1 + identity
     dummy: bool = True  # an extra class as the reference of the logits
     smoothing: float = 0.01  # of the labels, over the classes and the dummy
 
     ranges = "tau > 0, lam > 0, 0 < smoothing < 1"
 
-    grid: ClassVar[Mapping[str, Sequence[float]]] = {"tau": (0.1, 0.5, 1), "lam": (0.1, 0.5, 1)}
-    grid_by: ClassVar[str] = "accuracy"
+    grid = {"tau": (0.1, 0.5, 1), "lam": (0.1, 0.5, 1)}
 
     def head(self, dim: int, num_classes: int) -> Head:
         return LogisticNormal(

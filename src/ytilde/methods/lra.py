@@ -16,23 +16,21 @@ never use (the recipe's `ema` is one). Their Adam at 1e-3 without weight decay, 
 and batches of 200 are for the recipe to say: under SGD the trained network hardly learns.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import IGNORE, BadInput, Batch, Data, Spec, StepInfo
-from ..diffusion import Denoiser, Diffusion, Schedule
+from ..diffusion import Denoiser, Diffusion, Prediction, Schedule
 from ..encoders.features import Features
 from ..encoders.neighbours import neighbours
 from ..engine import Trainer
 from ..losses import weighted_mean
 from ..method import Method, register
-from .dtm import check, encoder_features, from_scratch, simclr_of, takes_raw
+from ._shared import FeatureKind, encoder_features, from_scratch, simclr_of, takes_raw
 
 
 @register("lra")
@@ -41,21 +39,21 @@ class LRA(Method):
     """A diffusion over labels with labels of neighbours as its targets."""
 
     k: int = 10  # neighbours whose labels are retrieved
-    features: str = "auto"  # encoder (the given one, or SimCLR's), raw (inputs); auto: by kind
-    init: str = "encoder"  # what the trained network starts from: encoder, or scratch
+    features: FeatureKind = "auto"  # encoder: the given one, or SimCLR's; raw: the inputs
+    init: Literal["encoder", "scratch"] = "encoder"  # what the trained network starts from
     pretrain_epochs: int = 200  # of SimCLR, where no encoder is given
     encoder_seed: int = 0  # SimCLR's own seed, so that runs with other seeds share an encoder
     steps: int = 1000  # M
     sample_steps: int = 10  # of DDIM
-    predict: str = "x0"  # what the denoiser gives: x0, eps or v
+    predict: Prediction = "x0"  # what the denoiser gives
 
     ranges = "k >= 1, pretrain_epochs >= 1, steps >= 1, sample_steps >= 1"
+    pixels = False
 
     def pretraining(self, shape: tuple[int, ...]) -> str | None:
         return None if takes_raw(self, shape) else simclr_of(self)
 
     def build(self, spec: Spec) -> None:
-        check(self, "init", ("encoder", "scratch"))
         if self.k >= spec.num_train:
             raise BadInput(
                 f"k of lra must be below the number of rows, {spec.num_train}, not {self.k}"
@@ -80,8 +78,6 @@ class LRA(Method):
         self.register_buffer("retrieved", torch.full((spec.num_train, 1 + self.k), IGNORE))
 
     def fit(self, data: Data, trainer: Trainer) -> None:
-        if data.y.dim() > 1:
-            raise BadInput("lra needs one label a row; pixels have many")
         h, y = encoder_features(self.encoder, data, trainer), data.y.to(trainer.device)
         key = F.normalize(h, dim=-1)
         near = trainer.cached("neighbours", [h, self.k], lambda: neighbours(key, key, self.k, True))

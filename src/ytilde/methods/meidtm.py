@@ -21,8 +21,7 @@ from ..engine import Trainer
 from ..losses import ce, mean, weighted_mean
 from ..method import Method, register, view
 from ..transition import PosteriorT, forward_nll, manifold_penalty
-from .bltm import early_labels
-from .forward import share
+from ._shared import early_labels, stage_epochs
 
 
 @register("meidtm")
@@ -42,6 +41,7 @@ class MEIDTM(Method):
         "0 <= warm_up <= 1, 0 <= t_epochs <= 1, entropy >= 0, lam >= 0, sigma > 0, "
         "0 < keep <= 1, t_lr >= 0"
     )
+    pixels = False
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
@@ -53,7 +53,7 @@ class MEIDTM(Method):
 
     def fit(self, data: Data, trainer: Trainer) -> None:
         epochs = trainer.recipe.epochs
-        first, second = share(epochs, self.warm_up), share(epochs, self.t_epochs)
+        first, second = stage_epochs(epochs, self.warm_up), stage_epochs(epochs, self.t_epochs)
         labels = early_labels(self, self.first_loss, data, trainer, first)
         self.rows.start(labels, data.y.to(labels.device))
         own = {"lr": self.t_lr, "optimizer": "sgd", "weight_decay": 0.0}
@@ -65,7 +65,7 @@ class MEIDTM(Method):
         self, stage: str, params: list[Any], data: Data, trainer: Trainer, epochs: int
     ) -> None:
         """Train on the rows that are the most confident ones now, and again every so often."""
-        again = share(trainer.recipe.epochs, 0.2)
+        again = stage_epochs(trainer.recipe.epochs, 0.2)
         self.choose(data, trainer)
         for record in trainer.epochs(stage, self.loss, params, data, epochs=epochs):
             if record["epoch"] % again == 0 and record["epoch"] < epochs:

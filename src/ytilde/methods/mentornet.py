@@ -3,42 +3,39 @@
 Fidelity: the mentor that is itself a learnt network is not here; the papers' tables use these two.
 self_paced (as in Collier et al., 2020): eq. 5's weights clip(1 - (loss - lam1) / lam2, 0, 1),
 1[loss <= lam1] at lam2 = 0, with lam1 the moving average (decay 0.9) of the batch's
-(1 - rate)-quantile, weights 1 in the burn-in. lam1 starts at the first quantile: the original
+(1 - rate)-quantile, weights 1 in the warm-up. lam1 starts at the first quantile: the original
 starts at 0, which gives weight 0 to everything for many steps. small_loss (CausalNL's authors'
 code): lam1 is the largest of the batch's floor(R n) smallest losses, R falling as in co-teaching
-during the burn-in, and two networks that never meet are averaged. Both divide the weighted sum by
+during the warm-up, and two networks that never meet are averaged. Both divide the weighted sum by
 the batch's size.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..data import BadInput, Batch, Data, Spec, StepInfo
+from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
-from ..errors import unknown_name_message
 from ..losses import mean
 from ..method import Method, register, view
 from ..selection import keep_schedule, pace_threshold, self_paced, small_loss
 from ._shared import auto_rate
-
-MENTORS = ("self_paced", "small_loss")
 
 
 @register("mentornet")
 @dataclass(eq=False, repr=False)
 class MentorNet(Method):
     rate: float | str = "auto"  # share of wrong labels; auto: estimated from the noisy data alone
-    mentor: str = "self_paced"  # self_paced (one network) or small_loss (two, averaged)
+    mentor: Literal["self_paced", "small_loss"] = "self_paced"  # one network, or two, averaged
     lam2: float = 0.0  # how softly weights fall beyond the threshold; 0 = at once
-    burn_in: float = 0.05  # share of training before the mentor is fully at work
+    warm_up: float = 0.05  # share of training before the mentor is fully at work
 
-    ranges = "0 <= rate < 1, lam2 >= 0, 0 <= burn_in <= 1"
+    ranges = "0 <= rate < 1, lam2 >= 0, 0 <= warm_up <= 1"
+    renamed = {"burn_in": "warm_up"}
 
     def build(self, spec: Spec) -> None:
-        if self.mentor not in MENTORS:
-            raise BadInput(unknown_name_message("mentor", self.mentor, MENTORS))
         super().build(spec)
         self.peer = self.new_net() if self.mentor == "small_loss" else None
         self.noise_rate: Tensor
@@ -59,16 +56,16 @@ class MentorNet(Method):
 
     def paced(self, nll: Tensor, y: Tensor, step: StepInfo, threshold: Tensor) -> Tensor:
         """The mean of weight * nll; moves the threshold, a view of the buffer."""
-        burning = step.progress < self.burn_in
+        early = step.progress < self.warm_up
         if self.mentor == "self_paced":
             threshold.copy_(pace_threshold(threshold, nll, self.noise_rate, y))
         else:
-            keep = keep_schedule(step.epoch, step.epochs, self.noise_rate, self.burn_in)
+            keep = keep_schedule(step.epoch, step.epochs, self.noise_rate, self.warm_up)
             kept = small_loss(nll, keep, y) > 0
             threshold.copy_(torch.where(kept, nll.detach(), -torch.inf).max())
-            burning = torch.zeros_like(burning)
+            early = torch.zeros_like(early)
         weights = self_paced(nll, threshold, self.lam2)
-        return mean(torch.where(burning, torch.ones_like(weights), weights) * nll, y)
+        return mean(torch.where(early, torch.ones_like(weights), weights) * nll, y)
 
     def predict_proba(self, x: Tensor) -> Tensor:
         p = self.net.log_probs(x).exp()

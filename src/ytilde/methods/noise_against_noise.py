@@ -7,9 +7,7 @@ asymmetric and input-dependent noise on CIFAR-10 (1 for symmetric noise; 0.1 and
 "auto" chooses from Englesson et al.'s grid by noisy validation accuracy.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -25,8 +23,7 @@ class NoiseAgainstNoise(Method):
 
     ranges = "sigma >= 0"
 
-    grid: ClassVar[Mapping[str, Sequence[float]]] = {"sigma": (0.1, 0.2, 0.5, 0.75, 1)}
-    grid_by: ClassVar[str] = "accuracy"
+    grid = {"sigma": (0.1, 0.2, 0.5, 0.75, 1)}
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)

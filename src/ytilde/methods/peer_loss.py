@@ -19,12 +19,13 @@ from ..method import Method, register, view
 @dataclass(eq=False, repr=False)
 class PeerLoss(Method):
     alpha: float = 1.0  # weight of the random pairs
-    warmup: float = 0.1  # share of training before alpha begins to rise
+    warm_up: float = 0.1  # share of training before alpha begins to rise
     ramp: float = 0.3  # share of training that the rise takes
 
-    ranges = "alpha >= 0, 0 <= warmup <= 1, 0 <= ramp <= 1"
+    ranges = "alpha >= 0, 0 <= warm_up <= 1, 0 <= ramp <= 1"
+    renamed = {"warmup": "warm_up"}
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
-        alpha = self.alpha * ((step.progress - self.warmup) / self.ramp).clamp(0, 1)
+        alpha = self.alpha * ((step.progress - self.warm_up) / self.ramp).clamp(0, 1)
         return mean(peer_loss(self.net(x), y, alpha, generator=step.generator), y)

@@ -31,9 +31,8 @@ from ..engine import Trainer
 from ..losses import ce, fmix, mixup, weighted_mean
 from ..method import Method, register
 from ..selection import small_loss_by_class
+from ._shared import stage_epochs
 from .dividemix import guesses
-from .elr import one_label_a_row
-from .forward import share
 
 
 @register("promix")
@@ -50,6 +49,7 @@ class ProMix(Method):
     alpha: float = 4.0  # mixup's Beta(alpha, alpha)
     strong: str = "auto"  # the strong view: auto fits the input; or a recipe, as randaugment3+crop
 
+    pixels = False
     ranges = (
         "0 <= warm_up <= 1, 0 <= quota <= 1, 0 <= threshold <= 1, 0 <= late <= 1, 0 <= limit <= 1, "
         "delta >= 0, 0 <= decay < 1, 0 <= ramp <= 1, alpha > 0"
@@ -78,7 +78,6 @@ class ProMix(Method):
         return strong_view(shape, self.net.std)
 
     def fit(self, data: Data, trainer: Trainer) -> None:
-        one_label_a_row(data, self.name)
 
         def rows() -> Tensor:
             self.select(data, trainer)
@@ -108,7 +107,7 @@ class ProMix(Method):
         known, n = batch.y != IGNORE, len(batch.y)
         given = batch.y.clamp_min(0).expand(2, n)
         believed = p.gather(-1, given.unsqueeze(-1)).squeeze(-1) > self.threshold
-        warming = step.epoch < share(step.epochs, self.warm_up)
+        warming = step.epoch < stage_epochs(step.epochs, self.warm_up)
         kept = (warming | self.small[:, batch.index] | believed) & known
         logits = p.clamp_min(1e-30).log() - self.bias()[:, 1:]
         sure, guess = logits.softmax(-1).max(-1)
@@ -159,7 +158,7 @@ class ProMix(Method):
         of_weak, of_strong = (weighted_mean(ce(each, y), kept) for each in logits[:2])
         mixing = pair_ce(logits[2], *mixup_labels) + pair_ce(logits[3], *fmix_labels)
         others = weighted_mean(ce(self.second[k](h.chunk(4)[1]) + bias[1], y), 1 - kept)
-        begun = step.epoch + 1 - share(step.epochs, self.warm_up)
+        begun = step.epoch + 1 - stage_epochs(step.epochs, self.warm_up)
         w = (begun / max(1.0, self.ramp * step.epochs)).clamp(0, 1)
         return of_weak + w * (of_strong + kept.amax() * mixing + others)
 

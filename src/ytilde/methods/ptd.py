@@ -21,7 +21,7 @@ from ..data import Batch, Data, Spec
 from ..engine import Trainer
 from ..method import register
 from ..transition import anchor_sets, nmf_basis, part_matrices, part_T, part_weights
-from .forward import share, warmed_up
+from ._shared import stage_epochs, warmed_up
 from .t_revision import TRevision
 
 
@@ -34,6 +34,7 @@ class PTD(TRevision):
     anchors: int = 10  # sets of anchor points
 
     ranges = "parts >= 1, anchors >= 1"
+    pixels = False
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
@@ -46,7 +47,7 @@ class PTD(TRevision):
         self.register_buffer("matrices", self.matrix.repeat(self.parts, 1, 1))
 
     def estimate(self, data: Data, trainer: Trainer) -> int:
-        epochs = share(trainer.recipe.epochs, self.warm_up)
+        epochs = stage_epochs(trainer.recipe.epochs, self.warm_up)
         probs = warmed_up(self, data, trainer, epochs)
         self.part_net.load_state_dict(self.net.state_dict())
         h = trainer.map(lambda batch: self.features(batch.x), data)

@@ -21,7 +21,7 @@ Memory: two opinions a row, 2 N K numbers; `dtype` and `top_k` make them smaller
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from ..engine import Trainer
 from ..losses import one_hot, soft_ce
 from ..method import Method, Net, register
 from ..mixing import symmetric_beta
-from .elr import Memory, one_label_a_row
+from ._shared import Memory
 
 
 @register("second_opinion")
@@ -45,9 +45,10 @@ class SecondOpinion(Method):
     hidden: float = 0.1  # share of the labels that each network is not shown; 0: none
     alpha: float = 1.0  # mixup's Beta(alpha, alpha)
     balance: float = 1.0  # weight of predictions as frequent as the labels' classes
-    dtype: str = "float32"  # of the remembered opinions: float32, float16, bfloat16
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of the opinions
     top_k: int = 0  # remember only so many classes of an opinion; 0: all
 
+    pixels = False
     ranges = (
         "0 <= warm_up <= 1, 0 <= ramp <= 1, 0 <= memory < 1, 0 <= decay < 1, 0 <= hidden < 0.5, "
         "alpha > 0, balance >= 0, top_k >= 0"
@@ -84,7 +85,6 @@ class SecondOpinion(Method):
         return [*self.net.parameters(), *self.peer.parameters()]
 
     def fit(self, data: Data, trainer: Trainer) -> None:
-        one_label_a_row(data, self.name)
         y = data.y.to(trainer.device)
         count = torch.bincount(y[y != IGNORE], minlength=data.num_classes)
         self.frequency.copy_((count + 1) / (count + 1).sum())

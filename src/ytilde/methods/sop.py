@@ -16,11 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import Batch, Data, Spec, StepInfo
-from ..engine import Trainer
+from ..data import Batch, Spec, StepInfo
 from ..losses import mean, sop
 from ..method import Method, register
-from .elr import one_label_a_row
 
 BATCH_SIZE, EPOCHS = 128, 120  # that the paper's rates of u and v belong to
 
@@ -33,6 +31,7 @@ class SOP(Method):
     init: float = 1e-8  # standard deviation of u and v at first; at exactly 0 nothing would move
 
     ranges = "lr_u >= 0, lr_v >= 0, init > 0"
+    pixels = False
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
@@ -57,7 +56,3 @@ class SOP(Method):
         self.u.index_add_(0, batch.index, slope_u, alpha=-scale * self.lr_u)
         self.v.index_add_(0, batch.index, slope_v, alpha=-scale * self.lr_v)
         return mean(nll, batch.y)
-
-    def fit(self, data: Data, trainer: Trainer) -> None:
-        one_label_a_row(data, self.name)
-        super().fit(data, trainer)

@@ -8,7 +8,6 @@ values with rows summing to one. The authors' Adam with 5e-7 lets an entry move 
 their 200 epochs; `reach` sets that distance, so that a short run revises as much as a long one.
 """
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,7 +18,7 @@ from ..engine import Trainer
 from ..losses import ce, mean
 from ..method import register, view
 from ..transition import revised, reweight
-from .forward import share
+from ._shared import slack_rate, stage_epochs
 from .reweight import Reweight
 
 
@@ -40,7 +39,7 @@ class TRevision(Reweight):
     def fit(self, data: Data, trainer: Trainer) -> None:
         epochs = trainer.recipe.epochs
         spent = 0 if self.T is not None else self.estimate(data, trainer)
-        last = share(epochs, self.revision)
+        last = stage_epochs(epochs, self.revision)
         rest = max(1, epochs - spent - last)
         trainer.train("reweight", self.loss, self.net.parameters(), data, epochs=rest)
         recipe = replace(trainer.recipe, optimizer="adam", schedule="constant")
@@ -61,8 +60,3 @@ class TRevision(Reweight):
 
     def transition(self, batch: Batch) -> Tensor:
         return revised(self.first_T(batch), self.slack)
-
-
-def slack_rate(reach: float, data: Data, trainer: Trainer, epochs: int) -> float:
-    """Adam's rate with which an entry moves `reach` at most in these epochs."""
-    return reach / (epochs * math.ceil(len(data) / trainer.recipe.batch_size))

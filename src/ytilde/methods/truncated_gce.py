@@ -15,7 +15,6 @@ from ..data import Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import mean, truncated_gce, truncation_weights
 from ..method import Method, register
-from .elr import one_label_a_row
 
 
 @register("truncated_gce")
@@ -27,6 +26,7 @@ class TruncatedGCE(Method):
     every: float = 1 / 12  # share of training between two prunings
 
     ranges = "0 < q <= 1, 0 < k < 1, 0 <= start <= 1, 0 < every <= 1"
+    pixels = False
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
@@ -38,7 +38,6 @@ class TruncatedGCE(Method):
         return mean(truncated_gce(logits, batch.y, weights, self.q, self.k), batch.y)
 
     def fit(self, data: Data, trainer: Trainer) -> None:
-        one_label_a_row(data, self.name)
         epochs = trainer.recipe.epochs
         start, every = max(1, round(self.start * epochs)), max(1, round(self.every * epochs))
         for record in trainer.epochs("main", self.loss, self.param_groups(), data):

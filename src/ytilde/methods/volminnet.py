@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data import Batch, Spec, StepInfo
 from ..losses import mean
 from ..method import Method, register, view
-from ..transition import SigmoidT, forward_nll, forward_nll_log, given, volume
+from ..transition import SigmoidT, forward_nll, forward_nll_log, validate_transition, volume
 
 
 @register("volminnet")
@@ -34,7 +34,7 @@ class VolMinNet(Method):
             self.learnt = SigmoidT(spec.num_classes)
         else:
             self.matrix: Tensor
-            self.register_buffer("matrix", given(self.T, spec.num_classes))
+            self.register_buffer("matrix", validate_transition(self.T, spec.num_classes))
 
     def param_groups(self) -> list[Any]:
         groups: list[Any] = list(self.net.parameters())
