@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from test_cli import ytilde
-from ytilde import Classifier, datasets, noise
+from ytilde import Classifier, datasets, estimator, noise
 from ytilde.engine import Recipe
 
 
@@ -44,6 +44,18 @@ def test_both_give_the_same_model(digits, tmp_path, method, rows):
     assert recipe["keep"] == clf.recipe_.keep == ("best" if rows == "many" else "last")
 
 
+def watch_trainers(monkeypatch):
+    """The trainers of all that is fitted from here on."""
+    trainers, plain = [], estimator.fit_method
+
+    def watched(method, data, recipe, **options):
+        trainers.append(plain(method, data, recipe, **options))
+        return trainers[-1]
+
+    monkeypatch.setattr(estimator, "fit_method", watched)
+    return trainers
+
+
 def test_an_audit_trains_its_folds_as_the_run_was_trained(digits, tmp_path, monkeypatch):
     """Also by those settings that no search is about: workers, graph, compile and the seeds."""
     _, x, y, _, _ = digits
@@ -52,20 +64,12 @@ def test_an_audit_trains_its_folds_as_the_run_was_trained(digits, tmp_path, monk
     own |= {"order_seed": 7, "schedule": "constant", "clip": 1.0, "device": "cpu", "keep": "best"}
     words = [w for k, v in own.items() for w in (f"--{k.replace('_', '-')}", str(v).lower())]
     ytilde("fit", "train.npz", *words, "--method", "ce", "--out", "run", cwd=tmp_path)
-    recipes = []
-    plain = Classifier.fit_data
-
-    def watched(self, data, **options):
-        trainer = plain(self, data, **options)
-        recipes.append(self.recipe_)
-        return trainer
-
-    monkeypatch.setattr(Classifier, "fit_data", watched)
+    trainers = watch_trainers(monkeypatch)
     ytilde("audit", "run", "--folds", "2", cwd=tmp_path)
     made = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
     assert own.items() <= made.items()
-    assert len(recipes) == 2
-    assert all(vars(recipe) == made for recipe in recipes)
+    assert len(trainers) == 2
+    assert all(vars(trainer.recipe) == made for trainer in trainers)
 
 
 def test_folds_of_just_enough_rows_hold_out_as_the_whole_does(monkeypatch):
@@ -74,14 +78,6 @@ def test_folds_of_just_enough_rows_hold_out_as_the_whole_does(monkeypatch):
     x, y = generator.normal(size=(1000, 3)).astype("float32"), generator.integers(0, 2, 1000)
     x[:, 0] += 3 * y
     clf = Classifier("ce", "mlp:width=4,depth=1", epochs=1)
-    held = []
-    plain = Classifier.fit_data
-
-    def watched(self, data, **options):
-        trainer = plain(self, data, **options)
-        held.append(len(trainer.val or ()))
-        return trainer
-
-    monkeypatch.setattr(Classifier, "fit_data", watched)
+    trainers = watch_trainers(monkeypatch)
     clf.audit(x, y, folds=2)
-    assert held == [50, 50]
+    assert [len(trainer.val or ()) for trainer in trainers] == [50, 50]
