@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow check bench bench-gpu fuzz docs clean
+.PHONY: demo test test-slow check bench bench-gpu fuzz mutants docs clean
 
 demo: .venv/ready
 	$(BIN)/ytilde demo --out demo
@@ -29,6 +29,12 @@ bench-gpu: .venv/ready
 
 fuzz: .venv/ready
 	YTILDE_FUZZ=10000 $(BIN)/python -m pytest -n 2 --dist load tests/test_fuzz.py
+
+# For developers: changes of the code that a module's own tests do not notice.
+# make mutants MODULES="transition elr" N=10
+N ?= 4
+mutants: .venv/ready
+	$(BIN)/python tests/mutants.py -n $(N) $(MODULES)
 
 docs: .venv/ready
 	$(BIN)/python docs/make.py

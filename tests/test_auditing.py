@@ -116,6 +116,15 @@ def test_interval_covers_and_says_something():
     assert np.mean(width) < 0.25
 
 
+def test_the_interval_of_a_sure_model_is_the_binomial_one():
+    """A model without doubt of its own leaves only chance: a 95 % interval of 30 in 200."""
+    y = np.arange(200) % 2
+    p = np.eye(2)[np.where(np.arange(200) < 30, 1 - y, y)]
+    rate = audit(p, y, transition=np.array([[0.8, 0.2], [0.2, 0.8]])).noise_rate
+    half = 1.96 * np.sqrt(0.15 * 0.85 / 200)
+    assert (float(rate), rate.low, rate.high) == pytest.approx((0.15, 0.15 - half, 0.15 + half))
+
+
 def test_clean_labels_are_left_alone():
     p, y, _, _ = simulate(0, rate=0.0)
     found = audit(p, y)
@@ -552,6 +561,11 @@ def test_rows_without_a_label_are_told_and_minus_one_is_no_class():
     few = np.where(y == 2, 0, y)  # a class that nobody gave
     few[:3] = -1
     assert "3 of 400 rows have no label (-1)." in audit(p, few).notes
+    few[:19] = -1  # from a twentieth of the rows on it may be meant as that class
+    assert "19 of 400 rows have no label (-1)." in audit(p, few).notes
+    few[:20] = -1
+    with pytest.raises(BadInput, match=r"class 2 in no row"):
+        audit(p, few)
 
 
 def test_labels_are_told_in_the_classes_own_values(tmp_path):

@@ -249,6 +249,15 @@ def test_recipes(recipe):
     assert torch.equal(augment(other, generator=gen(5))[0], out[0])
 
 
+def test_a_colour_part_has_the_strengths_of_simclr():
+    """Chen et al. (2020), appendix A: 0.8 s each, and 0.2 s for the hue; whole at most."""
+    x = images(h=16, w=16)
+    for strength in (0.5, 1.25):
+        wanted = Augment(ColorJitter(*3 * [0.8 * strength], 0.2 * strength))(x, generator=gen(3))
+        found = make_augment(f"color{strength}", (3, 16, 16))(x, generator=gen(3))
+        torch.testing.assert_close(found, wanted)
+
+
 def test_one_draw_a_batch(monkeypatch):
     x, calls, rand = images(h=16, w=16), [], torch.rand
     monkeypatch.setattr(torch, "rand", lambda *a, **k: calls.append(a) or rand(*a, **k))
@@ -284,6 +293,7 @@ def test_features():
         ("crop8", (3, 8, 8), "leaves nothing"),
         ("crop1.5", (3, 8, 8), "whole"),
         ("grey2", (3, 8, 8), "between 0 and 1"),
+        ("color1.3", (3, 8, 8), "between 0 and 1.25"),
         ("cutout0", (3, 8, 8), "whole and at least 1"),
         ("flip2", (3, 8, 8), "unknown"),
     ],
@@ -291,6 +301,11 @@ def test_features():
 def test_bad_recipes(recipe, shape, says):
     with pytest.raises(BadInput, match=says):
         make_augment(recipe, shape)
+
+
+def test_the_smallest_cutout_is_one_pixel():
+    out = make_augment("cutout1", (3, 8, 8))(torch.ones(5, 3, 8, 8), generator=gen())
+    assert (out[:, 0] == 0).sum((1, 2)).tolist() == [1] * 5
 
 
 @settings(max_examples=25, deadline=None)

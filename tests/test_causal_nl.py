@@ -149,6 +149,16 @@ def test_hold_keeps_the_classifiers_and_trains_the_rest(monkeypatch):
         assert all(p.grad.abs().sum() > 0 for p in method.model.decoder.parameters())
 
 
+def test_hold_takes_the_likeliest_label_for_certain():
+    """Mixtures of labels would teach the decoder one manifold for all classes."""
+    held, batch = built(hold=0.3, sampling="sum")
+    free, _ = built(sampling="sum")
+    logits = held.net(batch.x).detach()
+    certain = 1e3 * torch.nn.functional.one_hot(logits.argmax(-1), K).float()
+    found = held.bound(held.model, batch.x, batch.y, logits, step(2))
+    torch.testing.assert_close(found, free.bound(free.model, batch.x, batch.y, certain, step(2)))
+
+
 def test_unlabelled_rows_count_without_their_label():
     method, batch = built()
     batch.y[3] = -1
@@ -197,6 +207,25 @@ def test_rules_against_the_methods_they_come_from(monkeypatch):
             single.noise_rate.fill_(0.4)
         expected += single.loss(batch, step()).item()
         assert method.loss(batch, step()).item() == pytest.approx(expected, rel=1e-5), rule
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_leave_out_rows_without_a_label(rule):
+    off = {"b0": 0.0, "b1": 0.0, "b2": 0.0, "b3": 0.0}
+    (one, batch), (two, _) = built(rule=rule, **off), built(rule=rule, **off)
+    wanted = one.loss(Batch(*(column[2:] for column in batch)), step())
+    batch.y[:2] = -1
+    torch.testing.assert_close(two.loss(batch, step()), wanted)
+
+
+def test_t_revision_corrects_both_networks():
+    method, batch = built(rule="t_revision", b0=0.0, b1=0.0, b2=0.0, b3=0.0)
+    method.matrix.copy_(torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.8, 0.2], [0.1, 0.0, 0.9]]))
+    wanted = 0.0
+    for net in (method.net, method.peer):
+        p = net.log_probs(batch.x).exp().detach() @ method.matrix
+        wanted -= sum(math.log(p[i, batch.y[i]]) for i in range(B)) / B
+    assert method.loss(batch, step()).item() == pytest.approx(wanted, rel=1e-5)
 
 
 def test_t_revision_estimates_and_revises():

@@ -13,7 +13,17 @@ from safetensors.torch import save_file
 
 from ytilde import Classifier
 from ytilde.backbones import create_backbone
-from ytilde.contrastive import Features, Settings, assign, kmeans, neighbours, nt_xent, probe
+from ytilde.contrastive import (
+    Features,
+    Settings,
+    SimCLR,
+    assign,
+    default_views,
+    kmeans,
+    neighbours,
+    nt_xent,
+    probe,
+)
 from ytilde.data import BadInput, Data
 from ytilde.encoder import Encoder
 from ytilde.engine import Recipe, Trainer
@@ -87,6 +97,12 @@ def test_kmeans_finds_separate_groups():
     assert torch.equal(centres, kmeans(x, 6, gen()))
 
 
+def test_any_row_may_be_the_first_centre():
+    x = torch.arange(10.0)[:, None]
+    first = [int(kmeans(x, 1, gen(seed), steps=0)) for seed in range(200)]
+    assert set(first) == set(range(10)) and max(map(first.count, set(first))) < 50
+
+
 def test_assignment_does_not_depend_on_autocast():
     x = torch.randn(3000, 128, generator=gen())
     x = torch.nn.functional.normalize(x + 2, dim=-1)  # close together, as an encoder's features
@@ -121,6 +137,8 @@ def test_probe():
     assert found["knn_accuracy"] > 0.95 and found["linear_accuracy"] > 0.9
     noise = probe(torch.randn(200, 6, generator=gen()), data.y, 3)
     assert noise["knn_accuracy"] < 0.6 and noise["linear_accuracy"] < 0.6
+    moved = probe(100 + 10 * data.x, data.y, 3)  # units and offsets say nothing
+    assert moved["linear_accuracy"] == found["linear_accuracy"]
 
 
 # ---- pre-training -------------------------------------------------------------------------------
@@ -377,6 +395,24 @@ def test_classifier_takes_encoders(encoder, tmp_path):
     assert np.array_equal(clf.predict_proba(x), again.predict_proba(x))
     own = Classifier("ce", BACKBONE, epochs=2, pretrain=QUICK).fit(x, y)
     assert np.array_equal(clf.predict_proba(x), own.predict_proba(x))
+
+
+def test_colour_images_are_flipped_and_grey_ones_are_not():
+    """Grey images may be digits, which a flip would change."""
+    assert [default_views(shape) for shape in ((3, 32, 32), (1, 28, 28), (6,))] == [
+        "simclr",
+        "resize0.3+color0.5",
+        "jitter0.5",
+    ]
+
+
+def test_the_backbone_sees_standardised_inputs():
+    """In metres or millimetres, the features are the same."""
+    data = blobs()
+    small, large = (replace(data, x=scale * data.x) for scale in (1.0, 1000.0))
+    one, two = (SimCLR(make_spec(d, BACKBONE, RECIPE), Settings()).eval() for d in (small, large))
+    two.backbone.load_state_dict(one.backbone.state_dict())
+    torch.testing.assert_close(one.features(small.x), two.features(large.x))
 
 
 def test_settings():

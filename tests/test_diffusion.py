@@ -349,6 +349,45 @@ def test_denoisers_use_all_that_they_are_given(name, shape):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
 
 
+def inputs_and_outputs(net, *arguments):
+    """What went into and came out of every module of the network, by name."""
+    seen = {}
+    for name, module in net.named_modules():
+        module.register_forward_hook(lambda _, i, o, name=name: seen.update({name: (i[0], o)}))
+    net(*arguments)
+    return seen
+
+
+@pytest.mark.parametrize("name", DENOISERS)
+def test_the_step_is_told_by_waves_of_length_1_to_10000(name):
+    net = DENOISERS[name]((4, 4), 7)
+    m = ints(0, 3, 90)
+    told = inputs_and_outputs(net, torch.randn(3, 4, 4), torch.randn(3, 7), m)["condition.step"][0]
+    pairs = told.shape[1] // 2
+    for i in range(3):
+        for k in range(pairs):
+            angle = float(m[i]) / 10_000 ** (k / pairs)
+            both = told[i, [k, pairs + k]].tolist()
+            assert both == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mlp", "unet"])
+def test_the_condition_scales_and_shifts(name):
+    """FiLM: norm(h) (1 + scale) + shift, so that weights of zero leave norm(h) as it is."""
+    net = DENOISERS[name]((4, 4), 7)
+    seen = inputs_and_outputs(net, torch.randn(3, 4, 4), torch.randn(3, 7), ints(0, 3, 9))
+    films = [key.removesuffix("film") for key in seen if key.endswith("film")]
+    assert films
+    for block in films:
+        normed = seen[f"{block}norm"][1]
+        scale, shift = seen[f"{block}film"][1].view(3, 2, -1, *[1] * (normed.dim() - 2)).unbind(1)
+        wanted = normed * (1 + scale) + shift
+        if name == "unet":  # there the non-linearity comes before the next layer
+            wanted = nn.functional.silu(wanted)
+        found = seen[f"{block}{'second' if name == 'unet' else 'first'}"][0]
+        torch.testing.assert_close(found, wanted)
+
+
 def test_vectors_go_to_the_mlp_only():
     assert Denoiser((10,), 4)(torch.zeros(2, 10), torch.zeros(2, 4), ints(1, 2)).shape == (2, 10)
     for name in ("rows", "unet"):

@@ -184,6 +184,18 @@ def test_a_row_is_judged_by_who_has_not_seen_it():
         torch.testing.assert_close(held[i], slow)
 
 
+def test_any_number_of_rows_is_judged():
+    """They are taken in parts of some thousands."""
+    n = 9000
+    heads, h = crossfit(n), torch.randn(n, 5, generator=gen())
+    heads.start(h, Recipe())
+    held = heads.held_out(h)
+    assert held.shape == (n, 3)
+    for i in (0, 8191, 8192, n - 1):
+        slow = heads.log_probs(h[i : i + 1])[heads.fold[i], 0].exp()
+        torch.testing.assert_close(held[i], slow)
+
+
 def test_common_loss_against_a_loop():
     heads, h = crossfit(hidden=0), torch.randn(60, 5, generator=gen())
     heads.start(h, Recipe())
@@ -368,6 +380,22 @@ def test_many_classes_are_diffused_as_coefficients_and_sampled_lazily(monkeypatc
     same = method.state_dict()
     for key, value in lazy.state_dict().items():
         torch.testing.assert_close(value, same[key], atol=2e-3, rtol=1e-3)
+
+
+def test_T_of_the_training_rows_is_kept_where_it_is_asked_for_again_and_fits(monkeypatch):
+    data = blobs(n=100)
+    spec = make_spec(data, BACKBONE, RECIPE)
+
+    def kept(**fields):
+        method = create("dtm", **fields)
+        method.build(spec)
+        return len(method.table)
+
+    assert [kept(), kept(without="clustering")] == [100, 100]
+    assert [kept(without="diffusion"), kept(resample="epoch")] == [0, 0]
+    for size, rows in ((4 * 100 * 9, 100), (4 * 100 * 9 - 1, 0)):
+        monkeypatch.setattr(module, "LARGEST_TABLE", size)
+        assert kept() == rows
 
 
 @pytest.mark.parametrize("stage", ["common", "diffusion", "main"])

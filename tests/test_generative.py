@@ -95,6 +95,7 @@ def test_softmax_sampling_and_temperature():
     logits = doubles(3, 4)
     expected = (logits / 2).softmax(-1)
     torch.testing.assert_close(G.sample_label(logits, gen(), "softmax", 2.0), expected)
+    torch.testing.assert_close(G.sample_label(logits, gen(), "softmax"), logits.softmax(-1))
     cold = G.sample_label(logits, gen(), "gumbel", 1e-4)
     torch.testing.assert_close(cold, G.sample_label(logits, gen(), "st"))
 

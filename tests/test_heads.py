@@ -458,11 +458,25 @@ def test_het_xl_learns_its_temperature_within_the_bounds():
     with torch.no_grad():
         head.rho.fill_(1e3)
     assert head.tau.item() == pytest.approx(5.0)
+    usual = heads.HetXL(DIM, K)
+    for rho, bound in ((-1e3, 0.3), (1e3, 3.0)):
+        with torch.no_grad():
+            usual.rho.fill_(rho)
+        assert usual.tau.item() == pytest.approx(bound)
     small, large = heads.HetXL(DIM, 4), heads.HetXL(DIM, 400)
     sizes = [
         sum(p.numel() for n, p in m.named_parameters() if "mean" not in n) for m in (small, large)
     ]
     assert sizes[0] == sizes[1]
+
+
+def test_het_xl_never_loses_its_noise():
+    """However small the network makes the scale, it stays above zero."""
+    head = heads.HetXL(DIM, K)
+    with torch.no_grad():
+        head.scale.weight.zero_()
+        head.scale.bias.fill_(-200.0)
+    assert head.moments(features(8).float())[1].min() > 0
 
 
 # Streaming

@@ -220,6 +220,11 @@ def test_limits():
     np.testing.assert_allclose(losses.soft_ce(logits, one_hot), cross, **close)
 
 
+def test_truncation_keeps_labels_that_are_likelier_than_not():
+    logits = torch.tensor([[0.6, 0.4], [0.4, 0.6], [0.5, 0.5], [1.0, 0.0]]).log()
+    assert losses.truncation_weights(logits, torch.tensor([0, 0, 1, -1])).tolist() == [1, 0, 1, 0]
+
+
 def test_bootstrap_detach_stops_the_target_gradient():
     logits, y = example(6)
     logits.requires_grad_()

@@ -78,6 +78,11 @@ def test_torch_bf16_and_leading_axes_equal_flat_numpy():
     assert math.isfinite(metrics.nll(probs.bfloat16(), y))
 
 
+def test_a_probability_a_hair_above_one_joins_the_last_bin():
+    curve = metrics.reliability([1.0, 1 + 1e-9, 0.97], [1, 0, 1])
+    assert curve.size.tolist() == [3] and curve.accuracy == pytest.approx(2 / 3)
+
+
 def test_a_certain_mistake_has_finite_nll():
     value = metrics.nll(np.array([[0.0, 1.0]]), np.array([0]))
     assert math.isfinite(value) and value > 80

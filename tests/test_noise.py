@@ -358,6 +358,15 @@ def test_labels_are_drawn_from_their_rows():
     assert found.rate == pytest.approx((found.y != y).double().mean().item())
 
 
+def test_the_largest_draw_is_still_a_class(monkeypatch):
+    """Rows in float32 may sum to a hair less than 1; no draw may fall behind their end."""
+    x, y = images()
+    top = 1 - 2**-53
+    monkeypatch.setattr(torch, "rand", lambda *a, **k: torch.full(a, top, dtype=torch.float64))
+    found = noise.instance(x, y, K, rate=0.4, generator=gen())
+    assert found.y.max() < K
+
+
 def test_statistics_differ_between_raw_and_standardized_as_the_card_says():
     x, y = images(3000)
     mean = lambda values: sum(values) / len(values)  # noqa: E731
@@ -379,6 +388,8 @@ def test_summary_by_hand():
         "modal_share": [1.0, None, None],
         "effective_targets": [pytest.approx(1.0), None, None],
     }
+    absent = noise.symmetric(y, 4, rate=0.5, generator=gen()).summary()
+    assert absent["modal_share"] == [pytest.approx(1 / 3)] * 3 + [None]
     even = noise.symmetric(y, 3, rate=0.5, generator=gen()).summary()
     assert even["mean_max"] == pytest.approx(0.5) and even["effective_targets"] == pytest.approx(
         [2] * 3

@@ -7,7 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 from scipy.stats import truncnorm
+from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from sklearn.mixture import GaussianMixture
 
@@ -133,6 +135,26 @@ def test_mixture_does_not_depend_on_scale_or_order():
     np.testing.assert_allclose(selection.two_component_mixture(x.flip(0)), ours.flip(0), atol=1e-9)
 
 
+def test_mixture_starts_from_two_means_and_stops_when_the_fit_gains_little():
+    x, _ = two_gaussians()
+    scaled = (x - x.min()) / (x.max() - x.min())
+    group = KMeans(2, init=[[0.0], [1.0]], n_init=1).fit(scaled[:, None].numpy()).labels_
+    density = []
+    for side in (0, 1):  # one step of EM: the weighted densities of the two parts
+        part = scaled[torch.tensor(group == side)]
+        variance = part.var(correction=0) + 5e-4
+        spread = torch.distributions.Normal(part.mean(), variance.sqrt())
+        density.append(len(part) / len(x) * spread.log_prob(scaled).exp())
+    low = min((0, 1), key=lambda side: float(scaled[torch.tensor(group == side)].mean()))
+    wanted = density[low] / (density[0] + density[1])
+    once = selection.two_component_mixture(x, max_iter=1)
+    np.testing.assert_allclose(once, wanted, atol=1e-6)
+    steps = [selection.two_component_mixture(x, max_iter=n, tol=0) for n in range(1, 31)]
+    stopped = selection.two_component_mixture(x, max_iter=30, tol=1e-3)
+    same = [torch.equal(stopped, each) for each in steps]
+    assert any(same[1:10]) and not same[-1]
+
+
 def test_mixture_of_degenerate_values():
     nan, inf = math.nan, math.inf
 
@@ -227,6 +249,23 @@ def test_rate_leaves_out_the_errors_of_the_model():
     probs.scatter_(1, guess[:, None], confidence[:, None])
     assert (guess != y).double().mean() > 0.4
     assert abs(selection.estimate_rate(probs, y) - 0.3) < 0.02
+
+
+def test_rate_is_the_fit_at_the_surest_by_loops():
+    g = generator(5)
+    probs = torch.rand(14, 3, generator=g).softmax(-1).double()
+    y = torch.randint(3, (14,), generator=g)
+    basis, wrong = [], []
+    for i in range(14):
+        mine = probs[i].argmax()
+        rivals = [j for j in range(14) if probs[j].argmax() == mine]
+        surer = sum(bool(probs[j].max() > probs[i].max()) for j in rivals)
+        u = (surer + 0.5) / len(rivals)
+        basis.append([1.0, u, u**8])
+        wrong.append(float(mine != y[i]))
+    wanted = nnls(np.array(basis), np.array(wrong))[0][0]
+    assert 0 < wanted < 1
+    assert selection.estimate_rate(probs, y) == pytest.approx(wanted)
 
 
 def test_rate_ignores_rows_without_a_label():

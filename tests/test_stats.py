@@ -80,6 +80,17 @@ def test_bootstrap_covers():
     assert 0.86 <= inside / 200 <= 0.99
 
 
+def test_bootstrap_of_what_resampling_can_only_lower_stays_finite():
+    """Every resample has fewer different values than the series: the correction has a limit."""
+
+    def different(v, axis):
+        v = np.sort(v, axis=axis)
+        return 1 + (np.diff(v, axis=axis) > 0).sum(axis)
+
+    low, high = stats.bootstrap_interval(np.arange(12.0), different, resamples=99)
+    assert low < high < 12
+
+
 def test_holm_worked_example():
     adjusted = stats.holm([0.01, 0.04, 0.03, 0.005])
     np.testing.assert_allclose(adjusted, [0.03, 0.06, 0.06, 0.02])
@@ -122,6 +133,8 @@ def test_a_diagram_of_many_methods_can_be_read():
     assert distance[1] - distance[0] == pytest.approx(stats.critical_difference(36, 2))
     assert distance[1] < axes.get_xlim()[1]  # whole, though longer than the axis of ranks
     assert sum(t.get_text().isdigit() for t in axes.texts) <= 12
+    bottom, top = axes.get_ylim()
+    assert all(bottom < t.get_position()[1] < top for t in axes.texts)
 
 
 def test_groups_are_maximal():

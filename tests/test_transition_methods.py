@@ -11,11 +11,12 @@ import torch
 from scipy.optimize import nnls
 
 from ytilde import transition as tr
-from ytilde.data import BadInput, Batch
+from ytilde.data import BadInput, Batch, StepInfo
 from ytilde.engine import Recipe
-from ytilde.fitting import fit_method
+from ytilde.fitting import fit_method, make_spec
 from ytilde.method import create, unseen
 from ytilde.methods._shared import distilled, slack_rate, stage_epochs
+from ytilde.methods.meidtm import MEIDTM
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
 CLASS_LEVEL = ["forward", "backward", "reweight", "t_revision", "dual_t", "volminnet", "ptd"]
@@ -153,6 +154,58 @@ def test_meidtm_trains_on_the_chosen_share():
     assert float(method.chosen.sum()) == round(0.5 * len(method.chosen))
     stages = [r["stage"] for r in trainer.history]
     assert list(dict.fromkeys(stages)) == ["warm_up", "transition", "main"]
+
+
+def test_meidtm_chooses_its_rows_anew_five_times_a_training(monkeypatch):
+    """At the start of each stage, and after every fifth of the epochs, if any are left."""
+    chosen, choose = [], MEIDTM.choose
+
+    def noted(self, data, trainer):
+        chosen.append(len(trainer.history))
+        choose(self, data, trainer)
+
+    monkeypatch.setattr(MEIDTM, "choose", noted)
+    fit("meidtm", recipe=replace(RECIPE, epochs=20), warm_up=0.2, t_epochs=0.2)
+    assert chosen == [4, 8, 12, 16]
+
+
+def built(name, **own):
+    """A method, untrained, with a batch of ten rows and a step that changes nothing."""
+    data = blobs(n=10)
+    method = create(name, **own)
+    torch.manual_seed(0)
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    step = StepInfo(torch.zeros(()), 4, gen(), lambda x: x)
+    return method, Batch(data.x, data.y, torch.arange(10)), step
+
+
+def slow_forward_nll(p, T, y):
+    """The mean over rows of -log of the noisy posterior's p @ T at the label."""
+    total = 0.0
+    for i in range(len(y)):
+        t = T if T.dim() == 2 else T[i]
+        total -= math.log(sum(float(p[i, c]) * float(t[c, y[i]]) for c in range(p.shape[1])))
+    return total / len(y)
+
+
+def test_meidtm_adds_the_manifold_penalty_and_maximises_entropy_in_the_warm_up():
+    method, batch, step = built("meidtm", lam=0.7, entropy=0.4)
+    p = method.net.log_probs(batch.x).exp().detach()
+    with torch.no_grad():
+        method.rows.W.copy_(torch.rand(9, 3, generator=gen(3)))
+    T = method.rows(p).detach()
+    wanted = slow_forward_nll(p, T, batch.y) + 0.7 * float(tr.manifold_penalty(T, p, method.sigma))
+    assert method.loss(batch, step).item() == pytest.approx(wanted, rel=1e-5)
+    entropy = -sum(float(v) * math.log(v) for row in p for v in row) / 10
+    cross = slow_forward_nll(p, torch.eye(3), batch.y)
+    assert method.first_loss(batch, step).item() == pytest.approx(cross - 0.4 * entropy, rel=1e-5)
+
+
+def test_volminnet_adds_the_volume():
+    method, batch, step = built("volminnet", lam=0.7)
+    p, T = method.net.log_probs(batch.x).exp().detach(), method.transition(batch).detach()
+    wanted = slow_forward_nll(p, T, batch.y) + 0.7 * math.log(abs(float(torch.linalg.det(T))))
+    assert method.loss(batch, step).item() == pytest.approx(wanted, rel=1e-5)
 
 
 # ---- parts: PTD --------------------------------------------------------------------------------
