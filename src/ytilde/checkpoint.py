@@ -52,6 +52,8 @@ def save(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save` wrote; a truncated, altered or foreign file is refused in one sentence."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
         content = path.read_bytes()
         length = int.from_bytes(content[:8], "little")
         header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["ytilde"])
