@@ -21,6 +21,13 @@ class BadInput(ValueError):
         super().__init__(text if len(text) <= 1000 else f"{text[:700]} ... {text[-280:]}")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Python's, numpy's and CUDA's errors by their names; that of torch on the CPU by its text."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
 def unknown_name_message(what: str, name: str, known: Sequence[str]) -> str:
     """One sentence for a name that does not exist, with the near ones, or else with all."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

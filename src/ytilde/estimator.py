@@ -37,6 +37,7 @@ from .engine import (
     default_recipe,
     to_device,
 )
+from .errors import is_out_of_memory
 from .hashing import hash_of
 from .images import without_unreadable
 from .method import Method, backbone_name, create, fit_method, make_spec, unseen
@@ -521,6 +522,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         try:
             return cls._restored(path, tensors, meta, backbone)
         except (KeyError, TypeError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
             reason = str(error).strip().splitlines()[-1].strip()
             raise BadInput(
                 f"{path} does not fit this version of ytilde (or the network given): {reason}"

@@ -15,7 +15,7 @@ import stat
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pandas as pd
@@ -134,9 +134,13 @@ def locked(path: Path) -> Iterator[None]:
     if not may_write():
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:  # a file that has such a name by chance keeps its content
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # a file that has such a name by chance keeps its content
+            fcntl.flock(stack.enter_context(path.open("a")), fcntl.LOCK_EX)
+        except OSError as error:
+            raise BadInput(f"cannot write {path}: {error.strerror or error}") from error
         yield
 
 

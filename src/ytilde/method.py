@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from . import parallel
 from .backbones import as_backbone, create_backbone, default_backbone
-from .contrastive import DONE, Settings, simclr
+from .contrastive import Settings, simclr
 from .data import IGNORE, BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown
 from .data.precision import ROUNDING, keep_double
 from .encoder import Encoder, is_pretrained, mark_pretrained
+from .encoders.simclr import finished
 from .engine import RandomState, Recipe, Record, Trainer, to_device
 from .hashing import hash_of
 from .heads import Head, Softmax, Upsampled
@@ -445,9 +446,10 @@ def pretrained(
         name = backbone_name(data, backbone)
         name = name if isinstance(name, str) else spec.backbone().state_dict()
         root = root / f"simclr-{hash_of([inputs, dataclasses.asdict(settings), name])}"
-    if root is None or not (root / DONE).exists():
-        lost = unreadable(data.x)
-        if lost.any():  # they would be learnt from as black pictures
-            data = data.rows((~lost).nonzero().flatten())
-            spec = make_spec(data, backbone, Recipe(seed=settings.seed))
+    if root and (found := finished(root)) is not None:
+        return found
+    lost = unreadable(data.x)
+    if lost.any():  # they would be learnt from as black pictures
+        data = data.rows((~lost).nonzero().flatten())
+        spec = make_spec(data, backbone, Recipe(seed=settings.seed))
     return simclr(spec, data, settings, recipe, folder=root, on_record=on_record)
