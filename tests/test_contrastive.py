@@ -197,6 +197,52 @@ def test_a_stopped_stage_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     assert len(records) == 2  # done: nothing is trained again
 
 
+def test_a_read_only_cache_serves(tmp_path, monkeypatch):
+    monkeypatch.setenv("YTILDE_CACHE", str(tmp_path))
+    data = blobs(rate=0.2)
+    whole = load_or_pretrain(data, BACKBONE, RECIPE, QUICK)
+    (kept,) = tmp_path.iterdir()
+    (kept / "lock").unlink()
+    (kept / "lock").mkdir()  # what cannot be opened to write, for root too
+    again = load_or_pretrain(data, BACKBONE, RECIPE, QUICK, on_record=pytest.fail)
+    assert all(torch.equal(whole.weights[k], again.weights[k]) for k in whole.weights)
+    monkeypatch.setenv("YTILDE_CACHE", "/proc/cache")
+    with pytest.raises(BadInput, match=r"cannot write /proc/.*/lock"):
+        load_or_pretrain(data, BACKBONE, RECIPE, QUICK)
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("YTILDE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(BadInput, match="cannot write"):
+        load_or_pretrain(data, BACKBONE, RECIPE, QUICK)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "empty", "foreign"])
+def test_a_damaged_encoder_in_the_cache_is_made_again(harm, tmp_path, monkeypatch):
+    monkeypatch.setenv("YTILDE_CACHE", str(tmp_path))
+    data = blobs(rate=0.2)
+    whole = load_or_pretrain(data, BACKBONE, RECIPE, QUICK)
+    (path,) = tmp_path.glob("*/encoder.safetensors")
+    content = path.read_bytes()
+    flipped = content[:-3] + bytes([content[-3] ^ 1]) + content[-2:]
+    path.write_bytes({"cut": content[:-9], "flip": flipped, "empty": b"", "foreign": b"text"}[harm])
+    again = load_or_pretrain(data, BACKBONE, RECIPE, QUICK)
+    assert all(torch.equal(whole.weights[k], again.weights[k]) for k in whole.weights)
+    assert path.read_bytes() == content
+
+
+def test_a_link_in_the_cache_is_not_written_through(tmp_path, monkeypatch):
+    monkeypatch.setenv("YTILDE_CACHE", str(tmp_path / "cache"))
+    data = blobs(rate=0.2)
+    load_or_pretrain(data, BACKBONE, RECIPE, QUICK)
+    (path,) = tmp_path.glob("cache/*/encoder.safetensors")
+    path.unlink()
+    (tmp_path / "mine").write_text("mine")
+    path.symlink_to(tmp_path / "mine")
+    with pytest.raises(BadInput, match="not a ytilde file"):
+        load_or_pretrain(data, BACKBONE, RECIPE, QUICK)
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
 def test_runs_share_an_encoder(tmp_path, monkeypatch):
     monkeypatch.setenv("YTILDE_CACHE", str(tmp_path))
     trained = []

@@ -187,6 +187,16 @@ def test_classes_may_be_called_train_and_test(tmp_path, extra):
     assert len(found.data) == len(files) == len(read(tmp_path, labelled=False).data)
 
 
+@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "validation"), ("TRAIN", "dev")])
+def test_splits_have_other_names_too(names, tmp_path):
+    for name in names:
+        for kind in ("ice", "tgv"):
+            save(tmp_path / name / kind / "1.png")
+    found = read(tmp_path)
+    assert sorted(names_of(found)) == ["ice", "tgv"] and len(found.data) == 2
+    assert f"the split {tmp_path / names[0]} is read" in found.notes[0]
+
+
 def test_a_split_beside_a_class_is_ambiguous(tmp_path):
     for name in ("train/ice/1.png", "train/tgv/2.png", "bus/3.png"):
         save(tmp_path / name)
@@ -218,6 +228,20 @@ def test_everything_left_out_is_named_and_counted(tmp_path):
     assert "hidden images: 2" in told and ".4.png" in told and ".cache/3.png" in told
     assert "class folders without an image: 1 (empty)" in told
     assert "cannot be opened: 1" in told and "gone.png" in told
+
+
+def test_pipes_and_links_to_themselves_are_left_out(tmp_path):
+    for name in ("a/1.png", "b/1.png"):
+        save(tmp_path / name)
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    for name in ("a/loop.png", "b/loop"):
+        (tmp_path / name).symlink_to((tmp_path / name).name)
+    found = read(tmp_path)
+    assert len(found.data) == 2 and "what cannot be opened: 3" in " ".join(found.notes)
+    (tmp_path / "d.csv").write_text("image,label\na/1.png,a\nb/1.png,b\na/pipe.png,a\n")
+    with pytest.raises(BadInput, match=r"pipe\.png cannot be read \(it is no file\)"):
+        read(tmp_path / "d.csv", strict=True)
+    assert len(read(tmp_path / "d.csv").data) == 3
 
 
 def test_a_folder_of_unknown_pictures_says_what_lies_there(tmp_path):

@@ -1,6 +1,7 @@
 """Odd files and objects: the right answer, or one sentence."""
 
 import datetime
+import os
 
 import numpy as np
 import pandas as pd
@@ -101,6 +102,33 @@ def test_a_quoted_name_may_hold_line_ends_and_separators(end, separator, tmp_pat
     assert found.data.x.shape == (40, 2) and found.data.y.tolist() == Y.tolist()
 
 
+@pytest.mark.parametrize("cell", [[1], {"a": 1}, np.arange(2)], ids=["list", "struct", "array"])
+def test_features_of_lists_and_records_are_refused(cell, tmp_path):
+    frame = FRAME.assign(cell=pd.Series([cell] * 40, dtype=object), label=Y)
+    frame.to_parquet(tmp_path / "d.parquet")
+    for source in (frame, tmp_path / "d.parquet"):
+        with pytest.raises(BadInput, match=r"Column 'cell' of .* holds object"):
+            read(source)
+
+
+def test_complex_numbers_are_no_features():
+    frame = FRAME.assign(a=1j * X[:, 0], label=Y)
+    with pytest.raises(BadInput, match="complex"):
+        read(frame)
+    with pytest.raises(BadInput, match="complex"):
+        read(frame, schema=read(FRAME.assign(label=Y)).schema, labelled=False)
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.tsv", "d.npz", "d.parquet"])
+def test_a_pipe_is_not_waited_for(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(BadInput, match="is a pipe or a device"):
+        read(tmp_path / name)
+    os.mkfifo(tmp_path / "m.safetensors")
+    with pytest.raises(BadInput, match="no file"):
+        Classifier.load(tmp_path / "m.safetensors")
+
+
 def test_columns_that_share_a_name_are_refused():
     for names in (["a", "a", "b"], [1, "1", "b"]):
         frame = FRAME.set_axis(names, axis=1).assign(label=Y)
@@ -137,6 +165,31 @@ def test_a_missing_label_among_texts_is_no_class(missing, kind):
         diagnose(X, y)
 
 
+@pytest.mark.parametrize("missing", [NAN, None, pd.NA, np.ma.masked])
+def test_an_audit_takes_no_missing_label_for_a_class(missing):
+    names = [None if y == 0 else "dog" for y in Y]
+    masked = np.ma.array(Y, mask=Y == 0)
+    y = masked if missing is np.ma.masked else [missing if n is None else n for n in names]
+    for attempt in (
+        lambda: audit(np.full((40, 2), 0.5), y),
+        lambda: small().fit(X, ["dog" if k else "cat" for k in Y]).audit(X, y, folds=0),
+    ):
+        with pytest.raises(BadInput, match=r"no label in 20 rows|missing"):
+            attempt()
+
+
+def test_masked_values_are_missing():
+    x = np.ma.array(X, mask=X > 1)
+    y = np.ma.array(Y, mask=X[:, 0] > 1)
+    attempts = [lambda: read((x, Y)), lambda: read((X, y)), lambda: small().fit(x, Y)]
+    attempts += [lambda: small().fit(X, y), lambda: diagnose(x, Y), lambda: diagnose(X, y)]
+    attempts += [lambda: small().fit(X, Y).predict(x)]
+    for attempt in attempts:
+        with pytest.raises(BadInput, match="masked, that is missing"):
+            attempt()
+    assert read((np.ma.array(X), Y)).data.x.shape == (40, 3)  # nothing in it is
+
+
 def test_a_class_may_still_be_called_nan():
     names = ["cat" if y else "nan" for y in Y]
     assert read((X, names)).data.names == ("cat", "nan")
@@ -150,8 +203,12 @@ def quantised(x: torch.Tensor) -> torch.Tensor:
     return torch.quantize_per_tensor(x, 0.125, 0, torch.qint32)
 
 
+def eight_bits(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.float8_e4m3fn)
+
+
 @pytest.mark.filterwarnings("ignore:torch.quantize")
-@pytest.mark.parametrize("turn", [torch.Tensor.bfloat16, torch.Tensor.half, quantised])
+@pytest.mark.parametrize("turn", [torch.Tensor.bfloat16, torch.Tensor.half, eight_bits, quantised])
 def test_tensors_of_few_bits_are_read(turn):
     x, y = turn(TENSOR), turn(LABELS.float())
     expected = x.dequantize() if x.is_quantized else x.float()
@@ -200,6 +257,83 @@ def test_one_hot_labels_of_a_dataset_are_no_pixels(shape):
         read(items)
 
 
+PROBS = np.full((40, 2), 0.5)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        torch.eye(2).to_sparse(),
+        torch.eye(2, device="meta"),
+        np.eye(2) + 0j,
+        np.eye(2).astype(str),
+        [[1.0], [0.5, 0.5]],
+        np.ma.array(np.eye(2), mask=np.eye(2)),
+    ],
+    ids=["coo", "meta", "complex", "texts", "ragged", "masked"],
+)
+def test_an_audit_of_what_holds_no_probabilities_is_refused(odd):
+    for attempt in (lambda: audit(odd, [0, 1]), lambda: audit(PROBS, Y, transition=odd)):
+        with pytest.raises(BadInput):
+            attempt()
+
+
+NO_LABELS = {"sets": [{0}, {1}] * 20, "number": 5, "text": "ab", "nothing": None}
+
+
+@pytest.mark.parametrize("y", [*NO_LABELS.values(), [10**30, 1] * 20], ids=[*NO_LABELS, "huge"])
+def test_an_audit_of_what_are_no_labels_is_refused(y):
+    fitted = small().fit(X, Y)
+    for attempt in (lambda: audit(PROBS, y), lambda: fitted.audit(X, y, folds=0)):
+        with pytest.raises(BadInput):
+            attempt()
+
+
+@pytest.mark.parametrize("y", NO_LABELS.values(), ids=NO_LABELS)
+def test_what_are_no_labels_is_not_read(y):
+    with pytest.raises(BadInput):
+        read((X, y))
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize")
+@pytest.mark.parametrize(
+    "turn",
+    [lambda x: x.astype(">f8"), lambda x: x.astype(np.longdouble),
+     lambda x: torch.from_numpy(x).bfloat16(), lambda x: quantised(torch.from_numpy(x).float())],
+    ids=["big-endian", "longdouble", "bfloat16", "quantised"],
+)  # fmt: skip
+def test_a_diagnosis_reads_numbers_of_any_kind(turn):
+    x, y = np.concatenate([X, X + 0.1, X - 0.1]), np.tile(Y, 3)
+    assert diagnose(turn(x), y).rows == 120
+    for odd in (
+        torch.from_numpy(x).to_sparse(),
+        torch.from_numpy(x).to("meta"),
+        [[1], [1, 2]] * 60,
+    ):
+        with pytest.raises(BadInput):
+            diagnose(odd, y)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (X, [datetime.datetime(2020, 1, 1 + int(k)) for k in Y]),
+        (X, Y[:39]),
+        (X, np.eye(2)[Y]),
+        (X[:, 0], Y),
+        (X[:0], Y[:0]),
+        (X * np.inf, Y),
+        ([["a", "b"]] * 40, Y),
+        (pd.DataFrame({"a": [1, None] * 20}), Y),
+    ],
+    ids=["times", "short", "one-hot", "1d", "empty", "inf", "texts", "gap"],
+)
+def test_what_scikit_learn_refuses_is_one_sentence(x, y):
+    with pytest.raises(BadInput) as said:
+        small().fit(x, y)
+    assert "\n" not in str(said.value)
+
+
 # ---- the estimator's parameters ------------------------------------------------------------------
 
 
@@ -212,6 +346,7 @@ def test_one_hot_labels_of_a_dataset_are_no_pixels(shape):
         ({"devices": "a"}, "devices must be a whole number"),
         ({"devices": None}, "devices must be a whole number"),
         ({"devices": 1.5}, "devices must be a whole number"),
+        ({"devices": 10**6}, "this machine has"),
         ({"encoder": 5}, "an encoder is a file"),
         ({"pretrain": 5}, "pre-training is a text"),
     ],

@@ -460,6 +460,14 @@ def test_export_has_the_columns_of_audit(tmp_path, monkeypatch):
     assert set(changed["index"]) == set(frame[frame.fixed]["index"]) <= {rows[0], rows[3]}
 
 
+@pytest.mark.parametrize(("row", "label"), [(10**6, 0), (0, 10**6)])
+def test_the_review_of_another_run_is_not_exported(row, label, tmp_path):
+    view = session(make_run(tmp_path / "run", 10, kind="table"))
+    view.log.decide("1", "a", row, "choose", label, 0)
+    with pytest.raises(BadInput, match="is the review of another run"):
+        view.labels()
+
+
 def test_rows_of_a_table_have_their_columns(tmp_path):
     view = session(make_run(tmp_path / "run", 10, kind="table"))
     item = view.at(2)["item"]

@@ -192,6 +192,53 @@ def test_what_a_killed_writer_left_is_swept_up(table, tmp_path):
     assert len(Run.history(folder)) == 2
 
 
+def test_what_a_killed_audit_or_review_left_is_ignored_then_swept_up(table, tmp_path):
+    folder = tmp_path / "r"
+    ytilde("fit", table, *FAST, "--out", folder)
+    left = [".new-abcd_123", ".new-0123456789abcdef", ".new-0123456789abcdef-journal"]
+    for name in left:
+        (folder / name).write_text("half a file")
+    ytilde("audit", folder, "--folds", "0")
+    ytilde("review", folder, "--export", tmp_path / "labels.csv")
+    (folder / "review.sqlite").unlink()
+    ytilde("fit", table, *FAST, "--out", folder, "--force")
+    assert not [name for name in left if (folder / name).exists()]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("no"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")],
+    ids=["numpy", "torch"],
+)
+def test_short_of_memory_a_checkpoint_is_not_taken_for_a_damaged_one(
+    error, table, tmp_path, monkeypatch
+):
+    ytilde("fit", table, *FAST, "--out", tmp_path / "r")
+    before = {path: path.read_bytes() for path in (tmp_path / "r").rglob("*.safetensors")}
+
+    def fail(content):
+        raise error
+
+    monkeypatch.setattr(checkpoint, "load_tensors", fail)
+    (path, *_) = before
+    with pytest.raises(type(error)):
+        checkpoint.newest([path], lambda tensors, meta: True)
+    with pytest.raises(type(error)):
+        Classifier.load(tmp_path / "r" / "model.safetensors")
+
+
+def test_a_program_without_docstrings_works(table, tmp_path):
+    """`python -OO` removes them, and assertions."""
+    words = ["fit", table, *FAST, "--out", tmp_path / "r"]
+    code = "import sys; from ytilde.cli import main; main()"
+    command = [sys.executable, "-OO", "-c", code, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    code = "from ytilde.backbones import *; print([about_backbone(n) for n in list_backbones()])"
+    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 # ---- signals -------------------------------------------------------------------------------------
 
 

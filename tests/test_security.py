@@ -216,6 +216,7 @@ EVIL = [
     "<script>alert(1)</script>",
 ]
 HARMLESS = ["+", "-", "@home", "-1", "+1", "=", "- none -", "a=b(c)", "'quoted'", "(|!"]
+HARMLESS += ["-1 (low)", "+1.5e3", "-0,5", "a; b", "a;-1", "x;=y", "+49 (0)30 1234", "=)"]
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path):
@@ -236,8 +237,18 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path):
 
 
 @pytest.mark.parametrize("text", EVIL[:-1])
-def test_what_a_spreadsheet_acts_on_stands_behind_a_quote(text):
-    assert checkpoint.spreadsheet_safe(text) == "'" + text
+@pytest.mark.parametrize("before", ["", "a;", "a;;", "a\t", "a\n", "=SUM(A1);"])
+def test_what_a_spreadsheet_acts_on_stands_behind_a_quote(text, before):
+    """Where ; separates cells, or a line ends, another cell begins, quoted or not."""
+    safe = checkpoint.spreadsheet_safe(before + text)
+    cells = [cell for cell in re.split("[;\t\r\n]", safe) if cell]
+    assert not any(re.match(r"\s*[=+\-@＝]", cell) for cell in cells)
+    assert re.sub("'(?=[=+@＝-])", "", safe) == before + text  # and nothing else is changed
+
+
+def test_no_column_of_a_csv_is_called_a_formula(tmp_path):
+    checkpoint.write_csv(tmp_path / "p.csv", pd.DataFrame({"prob_a;=cmd|'x'!A0": [1.0]}))
+    assert (tmp_path / "p.csv").read_text().startswith("prob_a;'=cmd|'x'!A0")
 
 
 def test_a_label_that_a_spreadsheet_cannot_act_on_stays_as_it_is(tmp_path):

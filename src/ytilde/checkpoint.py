@@ -11,7 +11,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from .errors import BadInput
+from .errors import BadInput, is_out_of_memory
 from .files import (
     TEMPORARY,
     check_writable,
@@ -52,6 +52,8 @@ def save(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save` wrote; a truncated, altered or foreign file is refused in one sentence."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
         content = path.read_bytes()
         length = int.from_bytes(content[:8], "little")
         header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["ytilde"])
@@ -61,6 +63,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:
+        if is_out_of_memory(error):
+            raise  # it may be whole: nothing may be begun again in its place
         raise BadInput(f"{path} is not a ytilde file, or it is damaged: {error}") from error
     if not whole:
         raise BadInput(f"{path} is damaged: its digest does not fit its content")

@@ -25,6 +25,13 @@ class Diverged(RuntimeError):
     """The loss stopped being a number. The command line prints it and exits with code 1."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Python's, numpy's and CUDA's errors by their names; that of torch on the CPU by its text."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
 def unknown_name_message(what: str, name: str, known: Sequence[str]) -> str:
     """One sentence for a name that does not exist, with the near ones, or else with all."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

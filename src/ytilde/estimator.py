@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from .auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, sing
 from .backbones import without_weights
 from .data import IGNORE, BadInput, Batch, Data, Rows, few
 from .data.images import row_name, without_unreadable
-from .data.readers import Schema, as_array, as_inputs, fingerprint, read_features
+from .data.readers import Schema, as_array, as_inputs, fingerprint, label_array, read_features
 from .encoders.encoder import Encoder
 from .engine import (
     REFIT_FIELDS,
@@ -38,6 +39,7 @@ from .engine import (
     parallel,
     to_device,
 )
+from .errors import is_out_of_memory
 from .fitting import backbone_name, fit_method, make_spec
 from .hashing import hash_of
 from .method import Method, create, unseen
@@ -280,8 +282,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _check_training(self, X: Any, y: ArrayLike) -> tuple[Rows, NDArray[Any], Schema | None]:
         x: Rows
         schema = None
-        if y is not None and pd.isna(as_array(y, "y")).any():
-            raise BadInput("y holds missing labels; fill them in or leave the rows out")
+        if y is not None:
+            _check_labels(y)
         X, y = _plain(X, "X"), _plain(y, "y")
         if _ndim(X) > 2 or _holds_text(X):
             given = np.asarray(y)
@@ -299,9 +301,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
             if given.ndim > 1:
                 return x, given, schema
         else:
-            table, given = validate_data(self, X, y, dtype=KEPT_TYPES, ensure_min_samples=2)
+            with _one_sentence():
+                table, given = validate_data(self, X, y, dtype=KEPT_TYPES, ensure_min_samples=2)
             x = as_inputs(table, "X")
-        check_classification_targets(given)
+        with _one_sentence():
+            check_classification_targets(given)
         return x, given, schema
 
     def _check_weights(self, sample_weight: ArrayLike | None, n: int) -> Tensor | None:
@@ -400,7 +404,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         X = _plain(X, "X")
         if len(self.shape_) > 1:
             return as_images(X)
-        table = validate_data(self, X, dtype=KEPT_TYPES, reset=False)
+        with _one_sentence():
+            table = validate_data(self, X, dtype=KEPT_TYPES, reset=False)
         return as_inputs(table, "X", self.double_)
 
     # ---- auditing -----------------------------------------------------------------------------
@@ -413,6 +418,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         """
         if folds == 0:
             check_is_fitted(self)
+            _check_labels(y)
             x, given = self._check_inputs(X), np.asarray(_plain(y, "y"))
         else:
             x, given, _ = clone(self)._check_training(X, y)
@@ -581,6 +587,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         try:
             return cls._restored(path, tensors, meta, backbone)
         except (KeyError, TypeError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
             reason = str(error).strip().splitlines()[-1].strip()
             raise BadInput(
                 f"{path} does not fit this version of ytilde (or the network given): {reason}"
@@ -621,6 +629,25 @@ def plain_classes(classes: NDArray[Any]) -> list[Any]:
     """The classes as JSON can hold them: times as texts, durations as whole numbers."""
     kind = classes.dtype.kind
     return (classes.astype(str if kind == "M" else np.int64) if kind in "mM" else classes).tolist()
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """What scikit-learn finds wrong with an input, as BadInput (which is a ValueError)."""
+    try:
+        yield
+    except ValueError as error:
+        raise error if isinstance(error, BadInput) else BadInput(error) from error
+
+
+def _check_labels(y: Any) -> None:
+    if as_array(y, "the labels y").dtype.kind == "c":
+        return  # scikit-learn refuses them, in words that its checks ask for
+    labels = label_array(y, "the labels y")
+    if labels.ndim == 0:
+        raise BadInput(f"y must hold one label for each row of X, not be {y!r}")
+    if pd.isna(labels).any():
+        raise BadInput("y holds missing labels; fill them in or leave the rows out")
 
 
 def _plain(values: Any, what: str) -> Any:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,9 +136,13 @@ def locked(path: Path) -> Iterator[None]:
     if not may_write():
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:  # a file that has such a name by chance keeps its content
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # a file that has such a name by chance keeps its content
+            fcntl.flock(stack.enter_context(path.open("a")), fcntl.LOCK_EX)
+        except OSError as error:
+            raise BadInput(f"cannot write {path}: {error.strerror or error}") from error
         yield
 
 
@@ -160,15 +165,23 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
     """A table for people: no text in it makes a spreadsheet call, start or fetch anything."""
     text = frame.select_dtypes(include=["object", "string"]).columns
     safe = frame.assign(**{c: frame[c].map(spreadsheet_safe) for c in text})
-    write_text(path, safe.to_csv(index=False))
+    write_text(path, safe.rename(columns=spreadsheet_safe).to_csv(index=False))
+
+
+_CUTS = re.compile("([;\t\r\n]+)")  # where a spreadsheet may begin a new cell, quoted or not
+_ACTS = re.compile(r"[^\W\d][\w.]*\s*\(|[|!]")  # a call, a program, another file
 
 
 def spreadsheet_safe(value: object) -> object:
-    """Text behind a quote where it is a formula that calls a function, a program or another file.
+    """Text with a quote before each formula that calls a function, a program or another file.
 
     Anything else stays as it is: labels called +, -1 or @home must equal the classes.
     """
     if not isinstance(value, str):
         return value
-    text = unicodedata.normalize("NFKC", value).lstrip()  # full-width signs count too
-    return "'" + value if text[:1] in {*"=+-@"} and set(text) & set("(|!") else value
+    return "".join("'" + part if _is_formula(part) else part for part in _CUTS.split(value))
+
+
+def _is_formula(text: str) -> bool:
+    text = unicodedata.normalize("NFKC", text).lstrip()  # full-width signs count too
+    return text[:1] in {*"=+-@"} and bool(_ACTS.search(text))

@@ -26,7 +26,7 @@ from .data.images import unreadable
 from .data.precision import ROUNDING, keep_double
 from .data.splits import split
 from .encoders import Encoder
-from .encoders.simclr import DONE, Settings, simclr
+from .encoders.simclr import Settings, finished, simclr
 from .engine import RandomState, Recipe, Record, Trainer, parallel, to_device
 from .hashing import hash_of
 from .method import Method
@@ -262,9 +262,10 @@ def load_or_pretrain(
         name = backbone_name(data, backbone)
         name = name if isinstance(name, str) else spec.backbone().state_dict()
         root = root / f"simclr-{hash_of([inputs, dataclasses.asdict(settings), name])}"
-    if root is None or not (root / DONE).exists():
-        lost = unreadable(data.x)
-        if lost.any():  # they would be learnt from as black pictures
-            data = data.rows((~lost).nonzero().flatten())
-            spec = make_spec(data, backbone, Recipe(seed=settings.seed))
+    if root and (found := finished(root)) is not None:
+        return found
+    lost = unreadable(data.x)
+    if lost.any():  # they would be learnt from as black pictures
+        data = data.rows((~lost).nonzero().flatten())
+        spec = make_spec(data, backbone, Recipe(seed=settings.seed))
     return simclr(spec, data, settings, recipe, folder=root, on_record=on_record)

@@ -47,7 +47,8 @@ _FILE = re.compile(
     "|".join(map(re.escape, _EXACT))
     + rf"|{_STATE}|{_PRETRAINING}/(lock|encoder\.safetensors|{_STATE})"
     # left by a process that was killed
-    + rf"|{re.escape(TEMPORARY)}[a-z0-9_]{{8}}|.+/{re.escape(TEMPORARY)}[a-z0-9_]+"
+    + rf"|{re.escape(TEMPORARY)}([a-z0-9_]{{8}}|[0-9a-f]{{16}}(-journal)?)"
+    + rf"|.+/{re.escape(TEMPORARY)}[a-z0-9_]+"
 )
 _FOLDER = re.compile(rf"pretrain|{_PRETRAINING}|({_PRETRAINING}/)?(stages|cache)")
 _KEYS = {"source", "method", "fields", "backbone", "recipe", "fingerprint", "versions"}  # of 0.1

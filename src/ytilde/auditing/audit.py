@@ -199,7 +199,7 @@ def audit(
     P(clean = i | x, y = j) = f_i T_ij / sum_k f_k T_kj; without, both are estimated (see above).
     Without `names` they are a DataFrame's columns, if these are texts, or else the labels sorted.
     """
-    p = as_numpy(pred_probs)
+    p = as_numpy(pred_probs, "pred_probs")
     if names is None and isinstance(pred_probs, pd.DataFrame):
         columns = list(pred_probs.columns)
         names = columns if all(isinstance(name, str) for name in columns) else None
@@ -212,7 +212,7 @@ def audit(
 def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
     """How far the classes overlap: the share of rows whose likeliest class is expected not to be
     the truth, even in the strict reading, which believes in clear classes wherever it can."""
-    p = as_numpy(pred_probs)
+    p = as_numpy(pred_probs, "pred_probs")
     given, _ = check_labels(y, p, None)
     evidence = Evidence(p, given, np.flatnonzero(given != IGNORE), None)
     _, strict = fit_readings(evidence)

@@ -28,7 +28,7 @@ from torch.nn.functional import one_hot
 from ..data import IGNORE, BadInput, Batch, Data
 from ..data.images import without_unreadable
 from ..data.precision import narrow
-from ..data.readers import as_array, encode, read_features, split
+from ..data.readers import as_array, as_tensor, encode, plain_tensor, read_features, split
 from ..engine import Trainer, default_recipe
 from ..files import write_text
 from ..fitting import fit_method
@@ -415,7 +415,7 @@ def _checked(
             f"features must be [rows, numbers] with one label a row, not {tuple(x.shape)} "
             f"with {given.shape} labels"
         )
-    x = narrow(x.detach().cpu().flatten(1))
+    x = narrow(x.flatten(1))
     if not x.isfinite().all():
         raise BadInput("the features hold NaN or infinite values; remove or fill them")
     if given.dtype.kind not in "iu":
@@ -441,12 +441,12 @@ def _checked(
 
 def _numbers(features: ArrayLike | Tensor | pd.DataFrame) -> Tensor:
     if isinstance(features, Tensor):
-        return features
+        return plain_tensor(features, "the features")
     if not isinstance(features, pd.DataFrame):
-        array = np.array(features)
+        array = as_array(features, "the features")
         if array.dtype.kind not in "biuf":
             raise BadInput(f"the features hold {array.dtype} instead of numbers")
-        return torch.from_numpy(array)
+        return as_tensor(array, "the features")
     found = read_features(features).data.x
     if not isinstance(found, Tensor):
         raise BadInput("the features are a column of images; `ytilde diagnose` reads them")

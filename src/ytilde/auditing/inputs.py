@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data import IGNORE, BadInput, which_rows
+from ..data.readers import as_array, label_array, plain_tensor
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -18,11 +19,11 @@ Labels = NDArray[np.int64]
 CHUNK = 4_000_000  # numbers worked on at once, so that memory does not grow with N
 
 
-def as_numpy(values: np.ndarray | Tensor | pd.DataFrame | Sequence) -> np.ndarray:
+def as_numpy(values: np.ndarray | Tensor | pd.DataFrame | Sequence, what: str) -> np.ndarray:
     if isinstance(values, Tensor):
-        values = values.detach().cpu()
+        values = plain_tensor(values, what)
         return (values.float() if values.is_floating_point() else values).numpy()
-    return np.asarray(values)
+    return as_array(values, what)
 
 
 def chunks(rows: int, columns: int) -> Iterator[slice]:
@@ -35,9 +36,9 @@ def check_labels(
     y: Sequence | np.ndarray | Tensor, p: np.ndarray, names: Sequence[str] | None
 ) -> tuple[Labels, tuple[str, ...] | None]:
     """Checks probabilities and labels; returns class numbers and the classes' names."""
-    if p.ndim != 2 or p.shape[1] < 2 or not np.issubdtype(p.dtype, np.number):
+    if p.ndim != 2 or p.shape[1] < 2 or p.dtype.kind not in "iuf":
         raise BadInput(f"pred_probs must be numbers [rows, classes >= 2], not {p.shape}.")
-    given = as_numpy(y)
+    given = as_numpy(y, "the labels") if isinstance(y, Tensor) else label_array(y, "the labels")
     if given.shape != p.shape[:1] or not given.size:
         raise BadInput(f"There are {given.shape} labels for {len(p)} rows of pred_probs.")
     k = p.shape[1]
@@ -45,8 +46,9 @@ def check_labels(
     if shown is not None and len(set(shown)) < len(shown):
         raise BadInput(f"The class names must all be different: {', '.join(shown)}.")
     if given.dtype.kind == "O" and all(isinstance(label, Integral) for label in given):
-        given = given.astype(np.int64)  # pandas' Int64, or a list that was a column of objects
-    if not np.issubdtype(given.dtype, np.number):
+        # pandas' Int64, or a list that was a column of objects; what int64 cannot hold is no class
+        given = np.array([min(max(int(label), -2), k) for label in given])
+    if given.dtype.kind not in "iuf":
         if (empty := np.flatnonzero(pd.isna(given))).size:
             raise BadInput(f"There is no label in {which_rows(empty)}; fill it in, or give -1.")
         shown = shown or tuple(sorted({str(label) for label in given}))
@@ -75,8 +77,10 @@ def check_transition(transition: np.ndarray | Tensor | None, p: np.ndarray) -> n
     """T [K, K] or [N, K, K] whose rows sum to 1, or None."""
     if transition is None:
         return None
-    T = as_numpy(transition)
+    T = as_numpy(transition, "the transition matrix")
     n, k = p.shape
+    if T.dtype.kind not in "biuf":
+        raise BadInput(f"transition holds {T.dtype} instead of numbers.")
     if T.shape not in ((k, k), (n, k, k)):
         raise BadInput(f"transition has shape {T.shape}, not {(k, k)} or {(n, k, k)}.")
     if not (T.min() >= -1e-6 and np.abs(T.sum(-1) - 1).max() < 0.01):

@@ -47,7 +47,8 @@ def about_backbone(name: str) -> tuple[str, dict[str, Any]]:
     cls, preset = _registry[name]
     own = inspect.signature(cls).parameters.values()
     options = {p.name: p.default for p in own if p.name != "shape" and p.name not in preset}
-    return (inspect.getdoc(cls) or "").splitlines()[0], options
+    about = inspect.getdoc(cls) or ""  # none under `python -OO`
+    return about.partition("\n")[0], options
 
 
 def default_backbone(shape: Shape, *, pixels: bool = False) -> str:

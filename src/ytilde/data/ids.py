@@ -6,7 +6,7 @@ is another number (1234567890 becomes 1234567936).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -26,6 +26,8 @@ def find_ids(frame: pd.DataFrame) -> list[str]:
 
 
 def _names_rows(column: pd.Series) -> bool:
+    if column.dtype == object and not all(isinstance(value, Hashable) for value in column):
+        return False  # lists and records
     if column.isna().any() or not column.is_unique:
         return False
     if pd.api.types.is_integer_dtype(column):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -46,6 +47,8 @@ _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 def open_image(file: str | IO[bytes]) -> Image.Image:
     """A picture of one of the `FORMATS`; only its header is read."""
+    if isinstance(file, str) and Path(file).exists() and not Path(file).is_file():
+        raise ValueError("it is no file")  # a pipe would be waited for
     return Image.open(file, formats=FORMATS)
 
 

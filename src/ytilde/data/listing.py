@@ -67,13 +67,17 @@ def look_through(folder: Path) -> Listing:
         seen.add((status.st_dev, status.st_ino))
         for entry in entries:
             inside = hidden or entry.name.startswith(".")
-            if entry.is_dir():
+            try:
+                is_folder, is_file = entry.is_dir(), entry.is_file()
+            except OSError:  # a link to itself
+                is_folder = is_file = False
+            if is_folder:
                 way = (links + entry.is_symlink(), depth + 1, entry.path, inside)
                 heapq.heappush(todo, way)
-            elif is_image(entry.name) and entry.is_file():
+            elif is_image(entry.name) and is_file:
                 (found.hidden if inside else found.images).append(entry.path)
             elif not inside:
-                (found.other if entry.is_file() else found.closed).append(entry.path)
+                (found.other if is_file else found.closed).append(entry.path)
     for paths in (found.images, found.hidden, found.other, found.closed):
         paths.sort()
     return found

@@ -158,15 +158,27 @@ def simclr(
     make_augment(settings.recipe(data.shape, recipe).augment, data.shape)  # refused before a folder
     if folder is None:
         return _simclr(spec, data, settings, recipe, None, on_record)
-    done = folder / DONE
+    if (found := finished(folder)) is not None:
+        return found
     with locked(folder / "lock"):
-        if done.exists():
-            return Encoder.load(done)
+        if (found := finished(folder)) is not None:  # by another process
+            return found
         encoder = _simclr(spec, data, settings, recipe, folder, on_record)
-        encoder.save(done)
+        encoder.save(folder / DONE, force=True)  # a damaged one is replaced
         for path in (*folder.glob("checkpoint-*"), *(folder / "stages").glob("*")):
             path.unlink(missing_ok=True)  # the way is not needed any more
     return encoder
+
+
+def finished(folder: Path) -> Encoder | None:
+    """The encoder of a stage's folder, which may be read-only; None for none or a damaged one."""
+    done = folder / DONE
+    try:
+        return Encoder.load(done) if done.exists() else None
+    except BadInput:
+        if done.is_symlink() or not done.is_file():
+            raise  # not of our making, so not to be replaced
+        return None
 
 
 def _simclr(

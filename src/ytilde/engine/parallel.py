@@ -234,6 +234,9 @@ def spawn_workers(size: int, work: Callable[..., Any], *args: Any) -> Iterator[N
     """
     if size < 1:
         raise BadInput(f"devices must be at least 1, not {size}")
+    most = max(torch.cuda.device_count(), os.cpu_count() or 1)
+    if size > most:
+        raise BadInput(f"devices is {size}, but this machine has {most}; give it that at most")
     if size == 1:
         yield
         return

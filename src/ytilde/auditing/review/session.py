@@ -63,6 +63,8 @@ class Review:
         rows = (self.data.y != IGNORE).nonzero()[:, 0].tolist()
         given = [int(label) for label in self.data.y[rows]]
         decided = {d.row: d.label for d in self.log.current().values() if d.label is not None}
+        if any(r >= len(self.data.y) or k >= len(self.names) for r, k in decided.items()):
+            raise BadInput(f"{self.run / LOG} is the review of another run; move it away")
         label = [decided.get(row, old) for row, old in zip(rows, given, strict=True)]
         fixed = [new != old for new, old in zip(label, given, strict=True)]
         named = {"label": label, "given_label": given}

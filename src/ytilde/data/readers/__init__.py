@@ -2,10 +2,10 @@
 
 from ..fingerprint import fingerprint
 from ..splits import split
-from .arrays import as_inputs
-from .convert import as_array
+from .arrays import as_inputs, as_tensor
+from .convert import as_array, plain_tensor
 from .dispatch import read
-from .labels import class_name, encode
+from .labels import class_name, encode, label_array
 from .objects import Items
 from .source import Schema, Source
 from .tables import CATEGORIES, TABLES, label_column, read_features
@@ -20,11 +20,14 @@ __all__ = [
     "array_texts",
     "as_array",
     "as_inputs",
+    "as_tensor",
     "class_name",
     "encode",
     "file_texts",
     "fingerprint",
+    "label_array",
     "label_column",
+    "plain_tensor",
     "read",
     "read_features",
     "split",

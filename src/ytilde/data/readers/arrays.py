@@ -18,7 +18,7 @@ from ...errors import BadInput, sentence, which_rows
 from ..precision import features
 from ..types import Data, Rows
 from .convert import as_array, plain_tensor
-from .labels import FILL, read_labels
+from .labels import FILL, class_name, read_labels
 from .source import ReadOptions, Source, with_schema
 from .texts import array_texts, npz_texts
 
@@ -113,6 +113,7 @@ def read_npz(path: Path, options: ReadOptions) -> Source:
     for key in ("x", "y") if options.labelled else ("x",):
         if key not in parts:
             raise BadInput(f"{path} has no array {key!r}; it holds {', '.join(parts)}.")
-    names = [str(name) for name in parts["names"].reshape(-1)] if "names" in parts else None
+    own = parts["names"].reshape(-1) if "names" in parts else None
+    names = None if own is None else [class_name(name, str(path)) for name in own]
     found = read_arrays(parts["x"], parts.get("y"), parts.get("clean"), options, str(path), names)
     return found if found.texts is None else replace(found, texts=partial(npz_texts, path))

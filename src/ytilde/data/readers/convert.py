@@ -20,6 +20,8 @@ def plain_tensor(x: Tensor, what: str) -> Tensor:
     if x.is_complex():
         raise BadInput(f"Complex numbers cannot be read ({what}); give real ones.")
     x = x.detach().cpu()
+    if x.is_floating_point() and x.element_size() == 1:
+        return x.float()  # float8 has no arithmetic
     return x.dequantize() if x.is_quantized else x
 
 
@@ -28,6 +30,8 @@ def as_array(values: Any, what: str) -> np.ndarray:
     if isinstance(values, Tensor):
         x = plain_tensor(values, what)
         return x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
+    if np.ma.is_masked(values):
+        raise BadInput(f"Values of {what} are masked, that is missing; fill or leave them out.")
     if hasattr(values, "toarray"):
         raise BadInput(f"{sentence(what)} is sparse; give x.toarray().")
     try:

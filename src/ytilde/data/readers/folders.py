@@ -14,7 +14,12 @@ from ..types import Data, Rows
 from .labels import read_labels
 from .source import ReadOptions, Source, with_schema
 
-SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
+NAMES = {  # of splits, in any case of letters
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+SPLITS = tuple(name for names in NAMES.values() for name in names)
 
 
 def read_folder(folder: Path, options: ReadOptions) -> Source:
@@ -61,6 +66,8 @@ def _split_folder(folder: Path, found: Listing, split: str) -> Path | None:
     """
     ways = [Path(path).relative_to(folder).parts for path in found.images]
     filled = {way[0] for way in ways if len(way) > 1}
+    called = [name for name in filled if name.lower() in NAMES.get(split, (split,))]
+    split = split if split in called or len(called) != 1 else called[0]
     deep = all(len(way) > 2 for way in ways if way[0] == split)
     if split not in filled or not deep:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,15 +29,8 @@ def encode(
     Without `names` the classes are sorted, as numbers where all are whole numbers. -1 stays -1 for
     pixels. In `clean` labels an unknown truth, empty or -1, becomes -1; elsewhere it is refused.
     """
-    array = as_array(labels, what)
-    if array.dtype.kind in "Vc":
-        raise BadInput(f"{sentence(what)} hold {array.dtype}; classes must be numbers or names.")
-    try:
-        flat, values = pd.factorize(pd.Series(array.reshape(-1)))
-    except TypeError as error:
-        raise BadInput(
-            f"{sentence(what)} hold lists or records ({error}); give one class a row."
-        ) from error
+    array = label_array(labels, what)
+    flat, values = pd.factorize(pd.Series(array.reshape(-1)))
     codes = np.asarray(flat).reshape(array.shape)
     found = [class_name(value, what) for value in values]
     unknown = {""} | ({"-1"} if array.ndim > 1 or (clean and "-1" not in (names or ())) else set())
@@ -58,6 +51,16 @@ def encode(
     if array.ndim == 1 and not clean and (missing := np.flatnonzero(lookup[codes] == IGNORE)).size:
         raise empty_cells(missing, what)
     return torch.from_numpy(lookup[codes].astype(np.int64)), chosen
+
+
+def label_array(labels: Any, what: str) -> np.ndarray:
+    """Labels as an array; what can be no class is refused, missing ones are not."""
+    array = as_array(labels, what)
+    if array.dtype.kind in "Vc":
+        raise BadInput(f"{sentence(what)} hold {array.dtype}; classes must be numbers or names.")
+    if array.dtype.kind == "O" and not all(isinstance(label, Hashable) for label in array.flat):
+        raise BadInput(f"{sentence(what)} hold lists or records; give one class a row.")
+    return array
 
 
 def empty_cells(rows: np.ndarray, what: str) -> BadInput:
@@ -126,7 +129,8 @@ def read_labels(
         else:
             part, chosen = encode(array, chosen or None, what=where, clean=truth)
             parts.append(part)
-    assert parts[0] is not None
+    if parts[0] is None:
+        raise BadInput(f"There are no labels in {what}; give one for every row.")
     if not (fixed or names):
         _check_classes(chosen, len(parts[0]), f"the labels of {what}")
         options.notes.extend(_alike(chosen))

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...errors import BadInput
+from ...errors import BadInput, is_out_of_memory
 from ..images import LIMIT, pixels, upright_size
 from ..types import Data, Rows
 from .arrays import as_inputs, as_tensor, check_pixels
@@ -57,6 +57,8 @@ def _stack(items: list[Tensor], double: bool | None = None) -> Tensor:
     try:
         return as_inputs(torch.stack(items), "the data set", double)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         raise BadInput("The inputs of the data set differ in shape; make them alike.") from error
 
 

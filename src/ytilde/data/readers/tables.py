@@ -286,7 +286,7 @@ def _columns(frame: pd.DataFrame, what: str) -> dict[str, list[str] | None]:
     columns: dict[str, list[str] | None] = {}
     long = {}  # text that is no category
     for name, column in frame.items():
-        if pd.api.types.is_numeric_dtype(column):
+        if pd.api.types.is_numeric_dtype(column) and column.dtype.kind != "c":
             columns[str(name)] = None
         elif _is_text(column):
             values = _categories(column, f"column {name!r} of {what}")
@@ -359,6 +359,8 @@ def _one_hot(column: pd.Series, categories: list[str], what: str, notes: list[st
 
 
 def _numbers(column: pd.Series, what: str) -> np.ndarray:
+    if column.dtype.kind == "c":
+        raise BadInput(f"There are complex numbers in {what}; give real ones.")
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     with np.errstate(over="ignore"):
         bad = np.flatnonzero(~np.isfinite(numbers.astype(np.float32)))
