@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ytilde import heads
 from ytilde.data import BadInput
+from ytilde.heads import logistic_normal, sampling
 
 DIM, K = 6, 4
 MONTE_CARLO = {
@@ -297,7 +298,7 @@ def test_bad_input_says_what_to_do():
 
 
 def test_noise_is_standard_normal_and_independent():
-    x = heads._normal(5, 40, range(500), 7, torch.zeros((), dtype=torch.float64))
+    x = sampling._normal(5, 40, range(500), 7, torch.zeros((), dtype=torch.float64))
     n = x.numel()
     assert abs(x.mean()) < 4 / n**0.5
     assert abs(x.var() - 1) < 4 * (2 / n) ** 0.5
@@ -305,7 +306,7 @@ def test_noise_is_standard_normal_and_independent():
     grid = torch.linspace(-3, 3, 13).double()
     empirical = (x.flatten()[:, None] < grid).double().mean(0)
     assert (empirical - torch.special.ndtr(grid)).abs().max() < 2 / n**0.5
-    other = heads._normal(6, 40, range(500), 7, x)
+    other = sampling._normal(6, 40, range(500), 7, x)
     pairs = [(x[..., 0], x[..., 1]), (x[..., 0], x[..., 4]), (x[0::2], x[1::2]), (x, other)]
     pairs += [(x[:, 1:], x[:, :-1]), (x[..., 0].square(), x[..., 4].square())]
     for a, b in pairs:
@@ -348,7 +349,7 @@ def test_het_agrees_with_a_million_dense_samples(name):
 def test_het_samples_have_the_covariance_of_the_card(name):
     head = make(MONTE_CARLO[name])
     h = features(1)
-    noise = heads._normal(0, 1, range(200_000), head.width, h)
+    noise = sampling._normal(0, 1, range(200_000), head.width, h)
     with torch.no_grad():
         u = head.latents(noise, *head.moments(h))[0]
     mean, cov, tau = covariance(head, h[0].numpy())
@@ -364,7 +365,7 @@ def test_het_equals_loops_over_the_same_noise(name):
     """log (1/S) sum_s softmax(u_s)_y and its gradient in the mean, one number at a time."""
     head = make(MONTE_CARLO[name], eval_samples=11)
     h = features(1)
-    noise = heads._normal(heads.EVAL_SEED, 1, range(11), head.width, h)
+    noise = sampling._normal(heads.EVAL_SEED, 1, range(11), head.width, h)
     with torch.no_grad():
         u = head.latents(noise, *head.moments(h))[0].numpy()
     tau = covariance(head, h[0].numpy())[2]
@@ -419,7 +420,7 @@ def test_cold_het_gives_the_probability_of_the_argmax(rank):
 def test_binary_is_the_mean_of_sigmoids():
     head = make(MONTE_CARLO["binary"], eval_samples=400)
     h = features(3)
-    noise = heads._normal(heads.EVAL_SEED, 1, range(400), 2, h)
+    noise = sampling._normal(heads.EVAL_SEED, 1, range(400), 2, h)
     mean, scale, factor = head.moments(h)
     u = mean + scale * noise[..., 1] + factor[:, 0] * noise[..., 0]
     expected = torch.stack([torch.sigmoid(-u / 0.6).mean(1), torch.sigmoid(u / 0.6).mean(1)], -1)
@@ -444,7 +445,7 @@ def test_only_mean_and_scale_over_tau_count():
     h = features(4)
     with torch.no_grad():
         mean, scale, factor = a.moments(h)
-        noise = heads._normal(0, 4, range(6), a.width, h)
+        noise = sampling._normal(0, 4, range(6), a.width, h)
         one = a.latents(noise, mean, scale, factor)
         two = b.latents(noise, 3 * mean, 3 * scale, 3 * factor)
     torch.testing.assert_close(one, two)
@@ -494,13 +495,13 @@ def test_streaming_changes_no_number(name, monkeypatch):
 
     whole = everything()
     for chunk in (1, 5 * (head.width + K) * 2):
-        monkeypatch.setattr(heads, "CHUNK", chunk)
+        monkeypatch.setattr(sampling, "CHUNK", chunk)
         torch.testing.assert_close(everything(), whole, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", MONTE_CARLO)
 def test_memory_does_not_grow_with_the_samples(name, monkeypatch):
-    monkeypatch.setattr(heads, "CHUNK", 4096)
+    monkeypatch.setattr(sampling, "CHUNK", 4096)
     h, y = features(16), torch.arange(16) % 2
 
     def peak(samples, what):
@@ -683,8 +684,8 @@ def test_float32_stays_within_one_percent(length, parallel):
     exact = copy.deepcopy(head).double()
     # The residual itself is rounded in float32: both sides start from the same one.
     spread, r = head.spread.bias[None], head.residual(h, y)
-    rounded = heads._whiten(r, spread, 0.5)[0].norm().item()
-    precise = heads._whiten(r.double(), spread.double(), 0.5)[0].norm().item()
+    rounded = logistic_normal._whiten(r, spread, 0.5)[0].norm().item()
+    precise = logistic_normal._whiten(r.double(), spread.double(), 0.5)[0].norm().item()
     assert rounded**2 == pytest.approx(precise**2, rel=0.01)
     loss, exact_loss = head.nll(h, y), exact.nll(h.double(), y)
     assert loss.item() == pytest.approx(exact_loss.item(), rel=0.01)

@@ -17,6 +17,7 @@ from scipy.stats import truncnorm
 
 from ytilde import noise
 from ytilde.data import BadInput
+from ytilde.noise import instance_dependent
 
 N, K = 20_000, 10
 
@@ -256,10 +257,12 @@ def test_flip_rates_follow_the_truncated_normal(rate, mean):
     law = truncnorm((0 - rate) / 0.1, (1 - rate) / 0.1, loc=rate, scale=0.1)
     assert law.mean() == pytest.approx(mean, abs=5e-4)  # the card's numbers
     grid = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
-    q = noise._flip_rates(rate, grid)
+    q = instance_dependent._flip_rates(rate, grid)
     assert q.mean().item() == pytest.approx(law.mean(), abs=1e-5)
     u = torch.tensor([0.0, 0.001, 0.3, 0.5, 0.9, 0.999], dtype=torch.float64)
-    assert noise._flip_rates(rate, u).tolist() == pytest.approx(law.ppf(u.numpy()), abs=1e-9)
+    assert instance_dependent._flip_rates(rate, u).tolist() == pytest.approx(
+        law.ppf(u.numpy()), abs=1e-9
+    )
     x, y = torch.randn(N, 3, generator=gen(4)), labels()
     found = noise.instance(x, y, K, rate=rate, generator=gen())
     assert within(found.rate, mean, N)
@@ -422,7 +425,7 @@ def test_float_and_lazy_images_give_the_same_labels_as_uint8(monkeypatch):
     whole = noise.instance(x, y, K, rate=0.4, features="raw255", generator=gen())
     unit = noise.instance(x / 255, y, K, rate=0.4, features="raw255", generator=gen())
     assert (whole.y == unit.y).float().mean() > 0.999  # x / 255 * 255 rounds
-    monkeypatch.setattr(noise, "CHUNK", 37 * 3 * 12 * 12)
+    monkeypatch.setattr(instance_dependent, "CHUNK", 37 * 3 * 12 * 12)
     for features, most in (("raw255", 1), ("standardized", 2)):
         reader = Lazy(x)
         lazy = noise.instance(reader, y, K, rate=0.4, features=features, generator=gen())
@@ -436,7 +439,7 @@ def test_float_and_lazy_images_give_the_same_labels_as_uint8(monkeypatch):
 def test_chunks_do_not_change_the_noise(monkeypatch):
     x, y = images()
     whole = noise.instance(x, y, K, rate=0.4, generator=gen())
-    monkeypatch.setattr(noise, "CHUNK", 100 * 3 * 12 * 12)
+    monkeypatch.setattr(instance_dependent, "CHUNK", 100 * 3 * 12 * 12)
     parts = noise.instance(x, y, K, rate=0.4, generator=gen())
     assert torch.allclose(whole.rows, parts.rows, atol=1e-3)
     assert (whole.y == parts.y).float().mean() > 0.998
@@ -444,7 +447,7 @@ def test_chunks_do_not_change_the_noise(monkeypatch):
 
 def test_moments_survive_a_large_offset():
     x = torch.randn(5000, 3, generator=gen(1)) + torch.tensor([0.0, 300.0, -3e4])
-    shift, scale = noise._moments(x)
+    shift, scale = instance_dependent._moments(x)
     assert torch.allclose(shift.double(), x.double().mean(0), rtol=1e-6, atol=1e-6)
     assert torch.allclose(1 / scale.double(), x.double().std(0, correction=0), rtol=1e-4)
 

@@ -153,6 +153,8 @@ else:
 
 for _ in range(2):  # a cell of a notebook may be run again
     register("mine")(type("Mine", (Method,), {}))
+ytilde.register_method("longer")(type("Mine", (Method,), {}))
+assert ytilde.create_method("longer").get_params() == {} and "longer" in list_methods()
 try:
     register("ln")(type("Mine", (Method,), {}))
 except BadInput as error:

@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from .data import BadInput, Batch, Data, Spec, Step, StepInfo
     from .engine import Recipe, Trainer
     from .estimator import Classifier
-    from .method import Method, create, list_methods, register
+    from .method import (
+        Method,
+        create,
+        create_method,
+        list_methods,
+        register,
+        register_method,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,12 +36,14 @@ __all__ = [
     "Trainer",
     "audit",
     "create",
+    "create_method",
     "diagnose",
     "heads",
     "list_methods",
     "losses",
     "noise",
     "register",
+    "register_method",
 ]
 _HOMES = {
     "auditing": ("Audit", "audit"),
@@ -42,7 +51,14 @@ _HOMES = {
     "data": ("BadInput", "Batch", "Data", "Spec", "Step", "StepInfo"),
     "engine": ("Recipe", "Trainer"),
     "estimator": ("Classifier",),
-    "method": ("Method", "create", "list_methods", "register"),
+    "method": (
+        "Method",
+        "create",
+        "create_method",
+        "list_methods",
+        "register",
+        "register_method",
+    ),
 }
 
 

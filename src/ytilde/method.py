@@ -325,6 +325,9 @@ def create(name: str, **fields: Any) -> Method:
     return entry.cls(**(entry.preset | _checked(name, entry.cls, fields)))
 
 
+create_method, register_method = create, register  # the same, for `from ytilde import *`
+
+
 def _checked(name: str, cls: type[Method], fields: dict[str, Any]) -> dict[str, Any]:
     """The fields by their names of today; unknown ones and wrong values are refused."""
     found: dict[str, Any] = {}

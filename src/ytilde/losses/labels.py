@@ -1,0 +1,81 @@
+"""What every loss needs: means over the labelled, values at the label, one-hot rows, precision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..data import IGNORE, BadInput
+
+
+def weighted_mean(nll: Tensor, weights: Tensor) -> Tensor:
+    """Sum of weights * nll over the sum of weights; 0 when no weight is positive."""
+    kept = torch.where(weights > 0, weights * nll, torch.zeros_like(nll))
+    total = weights.sum()
+    return kept.sum() / torch.where(total > 0, total, torch.ones_like(total))
+
+
+def mean(nll: Tensor, y: Tensor) -> Tensor:
+    """The mean over the elements that are not ignored; 0 when all are."""
+    return weighted_mean(nll, (y != IGNORE).to(nll.dtype))
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    return _precise(logits).log_softmax(-1)
+
+
+def _precise(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def of_label(values: Tensor, y: Tensor) -> Tensor:
+    """values [..., K] at the label; whatever stands at class 0 where the label is ignored."""
+    index = _index(values, y)
+    try:
+        return values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    except RuntimeError as error:
+        raise _refusal(error, values, y) from None
+
+
+def _index(values: Tensor, y: Tensor) -> Tensor:
+    """The labels as an index of values [..., K]: torch refuses all but the classes and -1."""
+    _check(
+        y.shape == values.shape[:-1],
+        f"labels of shape {list(y.shape)} do not fit values of shape {list(values.shape)}: give "
+        "one label for each position before the last axis.",
+    )
+    return torch.where(y == IGNORE, 0, y)
+
+
+def _refusal(error: RuntimeError, values: Tensor, y: Tensor) -> Exception:
+    """What to raise where torch refused to index values [..., K] by y: the label, if it was that.
+
+    On a GPU torch refuses later, by a failed assertion: a look at the labels would stop every step.
+    """
+    K = values.shape[-1]
+    strange = y[(y < IGNORE) | (y >= K)] if y.device.type == "cpu" else y.new_empty(0)
+    if not len(strange):
+        return error
+    return BadInput(
+        f"the label {int(strange[0])} is none of the {K} classes 0 to {K - 1} that the logits have "
+        "columns for, nor -1 = ignore."
+    )
+
+
+def one_hot(y: Tensor, like: Tensor) -> Tensor:
+    """One-hot rows [..., K]; all zero where the label is ignored."""
+    known = (y != IGNORE).unsqueeze(-1).to(like.dtype)
+    index = _index(like, y)
+    try:
+        return torch.zeros_like(like).scatter(-1, index.unsqueeze(-1), known)
+    except RuntimeError as error:
+        raise _refusal(error, like, y) from None
+
+
+def _ignoring(nll: Tensor, y: Tensor) -> Tensor:
+    return nll.masked_fill(y == IGNORE, 0.0)
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise BadInput(message)
