@@ -46,10 +46,8 @@ clean:
 	@echo "making .venv: torch is the largest part of what is fetched, and takes a minute or more"
 	$(PYTHON) -m venv .venv
 ifdef HASHES
-	$(PIP) --require-hashes -r .ci/requirements.txt
-	$(PIP) --no-deps --no-build-isolation -e .
-else
-	$(PIP) -c constraints.txt torch
-	$(PIP) -c constraints.txt -e ".[dev,parquet]"
+	$(PIP) --require-hashes --no-deps -r .ci/requirements.txt
 endif
+	$(PIP) -c constraints.txt setuptools torch
+	$(PIP) -c constraints.txt --no-build-isolation -e ".[dev,parquet]"
 	touch $@
