@@ -137,8 +137,9 @@ def test_probe():
     assert found["knn_accuracy"] > 0.95 and found["linear_accuracy"] > 0.9
     noise = probe(torch.randn(200, 6, generator=gen()), data.y, 3)
     assert noise["knn_accuracy"] < 0.6 and noise["linear_accuracy"] < 0.6
-    moved = probe(100 + 10 * data.x, data.y, 3)  # units and offsets say nothing
-    assert moved["linear_accuracy"] == found["linear_accuracy"]
+    y = (torch.arange(200) % 10 < 3).long()  # far from zero, and a rare class
+    far = 100 + y[:, None] + 0.1 * torch.randn(200, 1, generator=gen())
+    assert probe(far, y, 2)["linear_accuracy"] == 1.0
 
 
 # ---- pre-training -------------------------------------------------------------------------------

@@ -258,6 +258,11 @@ def test_recipes(recipe, shape):
     assert torch.equal(augment(channels_last, generator=gen(5)), out)
 
 
+def test_one_operation_at_random_is_the_fewest():
+    x = torch.rand(8, 3, 16, 16, generator=gen())
+    assert not torch.equal(make_augment("randaugment1", (3, 16, 16))(x, generator=gen()), x)
+
+
 def test_a_random_cutout():
     x = torch.ones(6000, 1, 20, 30)
     hole = (make_augment("randomcutout", (1, 20, 30))(x, generator=gen()) == 0)[:, 0]

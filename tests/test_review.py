@@ -337,23 +337,27 @@ def test_a_log_without_digests_still_opens_and_gets_them(tmp_path):
         review.Log(path)
 
 
-def test_a_decision_is_fast_after_50_000(tmp_path):
+def test_a_decision_takes_no_longer_after_50_000(tmp_path):
     """It took 455 ms, and grew with the log."""
     run = make_run(tmp_path / "run", 2000)
     rows = [issue["index"] for issue in session(run).issues]
-    (run / review.LOG).unlink()
-    without_digests(run / review.LOG, [(f"r{k}", "t", rows[k % 1900], "keep", 1)
-                                       for k in range(50_000)])  # fmt: skip
-    view, seconds = session(run), []
-    item = view.next("t")["item"]
-    for number in range(40):
-        began = time.perf_counter()
-        answer = view.decide({"request": f"new {number}", "tab": "t", "kind": "open",
-                              "row": item["row"], "seen": 0, "action": "accept"})  # fmt: skip
-        seconds.append(time.perf_counter() - began)
-        item = answer["item"]
-    assert answer["progress"]["accept"] == 40 and answer["progress"]["open"] == 60
-    assert sorted(seconds)[20] < 0.05
+    median = []
+    for before in (1900, 50_000):
+        for path in run.glob(f"{review.LOG}*"):
+            path.unlink()
+        without_digests(run / review.LOG, [(f"r{k}", "t", rows[k % 1900], "keep", 1)
+                                           for k in range(before)])  # fmt: skip
+        view, seconds = session(run), []
+        item = view.next("t")["item"]
+        for number in range(40):
+            began = time.process_time()
+            answer = view.decide({"request": f"new {number}", "tab": "t", "kind": "open",
+                                  "row": item["row"], "seen": 0, "action": "accept"})  # fmt: skip
+            seconds.append(time.process_time() - began)
+            item = answer["item"]
+        assert answer["progress"]["accept"] == 40 and answer["progress"]["open"] == 60
+        median.append(sorted(seconds)[20])
+    assert median[1] < 5 * median[0], median
 
 
 def test_on_a_full_disk_the_page_is_told_and_nothing_is_lost(tmp_path):

@@ -164,7 +164,8 @@ def test_all_rows_unlabelled_but_ten(hidden):
     trainer = fit_method(
         create("second_opinion", hidden=hidden), replace(data, y=y), recipe, backbone=BACKBONE
     )
-    assert trainer.method.predict_proba(data.x).isfinite().all()
+    p = trainer.method.predict_proba(data.x)
+    assert (p.argmax(-1) == data.clean).float().mean() > 0.85
 
 
 def test_one_giant_class_and_classes_with_one_row():

@@ -146,7 +146,7 @@ def test_small_loss_mentor_trains_two_networks_apart_and_averages_them():
 
 def test_small_loss_mentor_fits_and_an_unknown_one_is_refused():
     run = fitted(lambda: create("mentornet", mentor="small_loss"), blobs(rate=0.2), epochs=4)
-    assert torch.isfinite(run.proba(blobs())).all()
+    assert (run.proba(blobs()).argmax(-1) == blobs().clean).float().mean() > 0.95
     with pytest.raises(BadInput, match="self_paced"):
         built("mentornet", mentor="self_pace")
 

@@ -358,12 +358,13 @@ def test_one_epoch_goes_through_every_stage_and_rows_sum_to_one(name, precision)
 
 @pytest.mark.parametrize("name", ALL)
 def test_ignored_labels_do_no_harm(name):
-    data = blobs(n=120, rate=0.2)
+    """Of half of the labels, it learns what all rows are."""
+    data = blobs(n=300, rate=0.1)
     y = data.y.clone()
-    y[::7] = -1
-    method, trainer = fit(name, replace(data, y=y), replace(RECIPE, epochs=2))
+    y[::2] = -1
+    method, trainer = fit(name, replace(data, y=y), replace(RECIPE, epochs=10))
     p = trainer.map(lambda b: method.predict_proba(b.x), data)
-    assert torch.isfinite(p).all()
+    assert (p.argmax(-1) == data.clean).float().mean() > 0.8
 
 
 @pytest.mark.parametrize("name", ALL)
