@@ -1,5 +1,6 @@
 """Named sets, from small files of the official formats that this file makes itself."""
 
+import contextlib
 import gzip
 import hashlib
 import http.server
@@ -7,6 +8,8 @@ import io
 import struct
 import tarfile
 import threading
+import types
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -451,7 +454,7 @@ CONTENT = RANDOM.integers(0, 256, 300_000).astype(np.uint8).tobytes()
 
 
 def publish(monkeypatch, server, files: dict[str, bytes], folder: str) -> None:
-    digests = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     source = sources.Download("http://127.0.0.1:1/", digests, folder)
     monkeypatch.setitem(sources.SOURCES, "svhn", source)
     server.files.update(files)
@@ -492,6 +495,18 @@ def test_download_of_a_whole_part_only_checks_it(tmp_path, monkeypatch, server):
     (tmp_path / "svhn/a.mat.part").write_bytes(CONTENT)
     download("svhn", tmp_path, server.url)
     assert names_in(tmp_path) == ["svhn/a.mat"]
+
+
+def test_nothing_is_fetched_by_http(tmp_path, monkeypatch, server):
+    publish(monkeypatch, server, {"a.mat": CONTENT}, "svhn")
+    for url in ("http://example.org/", "ftp://example.org/", "file:///etc/"):
+        with pytest.raises(BadInput, match="must begin with https"):
+            download("svhn", tmp_path, url)
+    opened = types.SimpleNamespace(url="http://example.org/a.mat", status=200)
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *a, **k: contextlib.nullcontext(opened))
+    with pytest.raises(BadInput, match=r"example\.org/a\.mat is not fetched"):
+        download("svhn", tmp_path, "https://example.org/")  # which sends the reader on
+    assert names_in(tmp_path) == []
 
 
 def test_wrong_digest_leaves_nothing(tmp_path, monkeypatch, server):

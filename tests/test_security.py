@@ -7,12 +7,16 @@ import pickle
 import re
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 from test_cli import FAST, refused, ytilde
 from ytilde import Classifier, audit, checkpoint, datasets, readers
@@ -267,16 +271,63 @@ def test_no_name_is_markup_in_a_report(tmp_path):
 # ---- dependencies --------------------------------------------------------------------------------
 
 
+def canonical(name: str) -> str:
+    return re.sub("[-_.]+", "-", name).lower()
+
+
+def pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return {canonical(name): version for name, _, version in (x.partition("==") for x in lines)}
+
+
 def test_ci_installs_what_the_constraints_say():
     """The digests of .ci/requirements.txt belong to the versions of constraints.txt."""
     lock = (ROOT / ".ci" / "requirements.txt").read_text().splitlines()[1:]
     locked = {}
     for line in lock:
-        name, version, digest = re.fullmatch(r"(\S+)==(\S+) --hash=sha256:(\S+)", line).groups()
-        assert len(digest) == 64
-        locked[name.replace("_", "-")] = version.partition("+")[0]
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
-        name, _, version = line.partition("==")
-        name = name.lower().replace("_", "-")
-        assert locked.get(name, version) == version, f"{name}: run .ci/lock.py again"
-    assert {"torch", "numpy", "pandas", "pillow", "safetensors"} <= set(locked)
+        found = re.fullmatch(r"(\S+)==(\S+)(?: --hash=sha256:[0-9a-f]{64})+", line)
+        assert found, line
+        locked[canonical(found[1])] = found[2]
+    versions = pinned()
+    for name, version in locked.items():
+        assert versions.get(name) == version, f"{name}: run .ci/lock.py again"
+    assert {"numpy", "pandas", "pillow", "safetensors", "setuptools"} <= set(locked)
+    assert "torch" not in locked and "HASHES=1" in (ROOT / ".ci" / "run").read_text()
+
+
+def needed(name: str, extras: frozenset[str]) -> Iterator[str]:
+    """The packages that a package needs here, theirs included."""
+    for text in metadata.requires(name) or []:
+        wanted = Requirement(text)
+        mark = wanted.marker
+        if mark is None or any(mark.evaluate({"extra": extra}) for extra in extras | {""}):
+            yield canonical(wanted.name)
+            with suppress(metadata.PackageNotFoundError):
+                yield from needed(wanted.name, frozenset(wanted.extras))
+
+
+def test_everything_that_is_installed_is_pinned():
+    found = set(needed("ytilde", frozenset({"dev", "parquet"}))) - {"ytilde"}
+    nvidia = {name for name in found if name.startswith(("nvidia", "cuda", "triton"))}
+    assert len(found) > 50
+    assert found - nvidia <= pinned().keys()  # those of torch are pinned by torch itself
+    built = re.findall(r'requires = \["(\w+)', (ROOT / "pyproject.toml").read_text())
+    assert built and set(built) <= pinned().keys()
+
+
+def test_files_come_by_https_and_are_known_by_their_sha256():
+    for source in datasets.sources.SOURCES.values():
+        assert source.url.startswith("https://")
+        assert all(len(digest) == 64 for digest in source.sha256.values())
+    for path in SOURCES:
+        text = path.read_text()
+        assert "http://" not in text.replace("http://127.0.0.1", "").replace('f"http://{host}"', "")
+        assert "md5" not in text
+
+
+def test_pictures_of_others_carry_their_licence():
+    notice = (ROOT / "NOTICE").read_text()
+    own = ROOT / "src" / "ytilde" / "embedded"
+    assert "MIT" in (own / "LICENSE").read_text() and "Zalando" in (own / "LICENSE").read_text()
+    for path in (*own.glob("*.npz"), ROOT / "docs" / "camvid.png"):
+        assert str(path.relative_to(ROOT)) in notice

@@ -9,6 +9,7 @@ import shutil
 import tarfile
 import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
 import zlib
 from collections.abc import Callable
@@ -36,7 +37,7 @@ def download(
         raise BadInput(f"{name} cannot be downloaded by ytilde: {origin(name)}.")
     source = SOURCES[source_of(name)]
     folder = Path(to) / source.folder
-    for file, md5 in source.md5.items():
+    for file, sha256 in source.sha256.items():
         packed = ".tar" in file
         if folder.is_dir() if packed else (folder / file).is_file():
             continue
@@ -49,7 +50,7 @@ def download(
         fetched = not target.is_file()  # an archive that could not be unpacked is still there
         try:
             if fetched:
-                _fetch(url, target, md5, progress)
+                _fetch(url, target, sha256, progress)
             if packed:
                 unpack(target, Path(to), source.folder, keep=not fetched)
         except OSError as error:
@@ -63,13 +64,15 @@ def _part(target: Path) -> Path:
 
 
 def _fetch(
-    url: str, target: Path, md5: str, progress: Callable[[str, int, int], None] | None
+    url: str, target: Path, sha256: str, progress: Callable[[str, int, int], None] | None
 ) -> None:
+    _check_https(url)
     part = _part(target)
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
+            _check_https(response.url)  # where it was sent on to
             if response.status != 206:  # the server sends all of it again
                 have = 0
             total = have + int(response.headers.get("Content-Length") or 0)
@@ -91,13 +94,20 @@ def _fetch(
             f"{url} was cut off at {have:,} of {total:,} bytes; run it again to go on from there."
         )
     with part.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != md5:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
         part.unlink()
         raise BadInput(
-            f"{url} has digest {found}, not {md5}; it was removed, try again or a mirror."
+            f"{url} has digest {found}, not {sha256}; it was removed, try again or a mirror."
         )
     os.replace(part, target)
+
+
+def _check_https(url: str) -> None:
+    """Refuse an address that others could listen in on, or change; this machine's own is safe."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+        raise BadInput(f"{url} is not fetched: its address must begin with https.")
 
 
 def _receive(response: http.client.HTTPResponse, url: str) -> bytes:
