@@ -14,6 +14,15 @@ class BadInput(ValueError):
 
     The command line prints it and exits with code 2; nothing is written. What the user gave may
     stand in it: line ends and characters that steer a terminal are left out, long texts cut.
+
+    Args:
+        message: the sentence.
+
+    Example:
+        >>> raise BadInput("lr must be a number, not 'a'")
+        Traceback (most recent call last):
+            ...
+        ytilde.errors.BadInput: lr must be a number, not 'a'
     """
 
     def __init__(self, message: object) -> None:

@@ -54,19 +54,57 @@ ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
 class Classifier(ClassifierMixin, BaseEstimator):
     """A classifier that survives wrong labels, and knows which ones they are.
 
-    method: a name (see `list_methods()`), an unbuilt Method, or "auto": the best of a short list by
-    noisy validation (`race_` is what was seen). backbone: a name, "auto", or your
-    own nn.Module that returns features. encoder: a file made by `ytilde pretrain`, from which its
-    networks start; pretrain: make one first, as in "simclr:epochs=100"; pretrained_lr: the rate of
-    such weights and of your own module's, as a share of lr.
-    What is left at None is chosen by the kind of data, as in `ytilde fit`; so are val="auto" (a
-    tenth of the rows is held out from 1,000 rows on, nothing below) and keep=None (the best epoch
-    by noisy validation where 100 labels or more are held out, else the last).
-    X: features [N, D], or images [N, C, H, W] (uint8, or float in [0, 1]), or a DataFrame, whose
-    text columns are categories, or image files, as in `ytilde fit`. y: ints or strings, one a row
-    (-1 is a class like any other, as scikit-learn has it) or one a pixel (-1 = ignore).
-    devices: so many GPUs (or CPU processes) train together, with the result of one; a script that
-    uses them needs `if __name__ == "__main__":`.
+    A scikit-learn estimator. What is left at None is chosen by the kind of data, as in
+    `ytilde fit`. In every method X is features [N, D], images [N, C, H, W] (uint8, or float in
+    [0, 1]), or a DataFrame, whose text columns are categories, or image files. y are ints or
+    strings, one a row (-1 is a class like any other, as scikit-learn has it) or one a pixel
+    (-1 = ignore).
+
+    Args:
+        method: a name (see `list_methods()`), an unbuilt Method, or "auto": the best of a short
+            list by noisy validation (`race_` is what was seen).
+        backbone: a name, "auto", or your own nn.Module that returns features.
+        epochs: passes over the training rows.
+        batch_size: rows in one step.
+        optimizer: "sgd" (with Nesterov momentum), "adam" or "adamw".
+        lr: learning rate at the start.
+        pretrained_lr: the rate of an encoder's weights and of your own module's, as a share of lr;
+            0 freezes them.
+        momentum: SGD's; Adam's beta1.
+        weight_decay: pull of the weights towards 0.
+        schedule: of the rate: "constant", "cosine", "step:0.5,0.75", "linear:0.4" or
+            "linear_beta:0.4"; times are fractions of training.
+        augment: "none", or parts joined by +, such as "crop+flip"; features: "jitter0.1".
+        precision: "float32" or "bfloat16"; "auto" is bfloat16 on CUDA only.
+        ema: decay of the weight average; 0: none.
+        clip: largest gradient norm of a parameter group; 0: no clipping.
+        val: the share of the rows held out as noisy validation; "auto": a tenth from 1,000 rows
+            on, nothing below.
+        keep: which epoch's model: "last", "best" by noisy validation accuracy, or "best_nll"; None:
+            the best where 100 labels or more are held out, else the last.
+        patience: stop after so many epochs without a better noisy validation; 0: never.
+        balance: draw every observed class equally often.
+        workers: processes that read data that does not fit in memory.
+        random_state: seed of every draw that has no seed of its own.
+        split_seed: of the choice of the validation rows.
+        init_seed: of the initial weights.
+        order_seed: of the order of the rows and every other draw in training.
+        device: "auto", "cpu", "cuda", "cuda:1".
+        graph: on CUDA: capture the step as one CUDA graph.
+        compile: fuse the networks by torch.compile: slower to start, then faster.
+        devices: so many GPUs (or CPU processes) train together, with the result of one; a script
+            that uses them needs `if __name__ == "__main__":`.
+        encoder: a file made by `ytilde pretrain`, from which the networks start.
+        pretrain: make an encoder first, as in "simclr:epochs=100".
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(80, 3))
+        >>> y = np.where(X[:, 0] > 0, "dog", "cat")
+        >>> clf = Classifier("ce", "mlp:width=16,depth=1", epochs=20, batch_size=20, lr=0.01)
+        >>> clf.fit(X, y).score(X, y) > 0.9
+        True
+        >>> clf.predict_proba(X).shape, clf.transition_matrix(X).shape
+        ((80, 2), (80, 2, 2))
     """
 
     def __init__(
@@ -133,7 +171,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.pretrain = pretrain
 
     def set_params(self, **params: Any) -> Classifier:
-        """`method__tau=0.5` sets a field of the method, also where the method is a name."""
+        """Set parameters (scikit-learn's protocol).
+
+        Args:
+            params: by name; `method__tau=0.5` sets a field of the method, a name or not.
+        """
         method = params.get("method", self.method)
         if isinstance(method, str) and any(name.startswith("method__") for name in params):
             params["method"] = create(method)
@@ -142,7 +184,16 @@ class Classifier(ClassifierMixin, BaseEstimator):
     # ---- fitting ------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Classifier:
-        """Train on labels that may be wrong. Ctrl-C keeps the model of the last whole epoch."""
+        """Train on labels that may be wrong. Ctrl-C keeps the model of the last whole epoch.
+
+        Args:
+            X: the inputs.
+            y: the observed labels.
+            sample_weight: how often each row is drawn, relative to the others.
+
+        Returns:
+            This estimator, fitted.
+        """
         x, given, schema = self._check_training(X, y)
         classes = unique_labels(given) if given.ndim == 1 else np.unique(given[given != IGNORE])
         if len(classes) < 2:
@@ -170,14 +221,22 @@ class Classifier(ClassifierMixin, BaseEstimator):
         on_record: Callable[[Record], None] = lambda record: None,
         **options: Any,
     ) -> Trainer | None:
-        """Fit on a Data (which may be lazy); `options` are those of `fit_method`.
+        """Fit on a Data (which may be lazy).
 
-        recipe: in the place of the one that the parameters make; it has a seed for each stream.
-        schema: how a table became this data; tables are then read alike, and files tell it.
-        encoder: what the file `self.encoder` holds, where it has been read already.
-        answers: gets what the fitted model says of the rows it was trained on, which is computed
-            anyway: "probs" [N, K], and "unreadable_rows" [N]; nothing where pixels have labels.
-        Returns the trainer, or None if Ctrl-C ended the fit early.
+        Args:
+            data: the rows, with labels 0 .. K - 1.
+            weights: how often each row is drawn, relative to the others, [N].
+            recipe: in the place of the one that the parameters make; it has a seed for each stream.
+            schema: how a table became this data; tables are then read alike, and files tell it.
+            encoder: what the file `self.encoder` holds, where it has been read already.
+            answers: gets what the fitted model says of the rows it was trained on, which is
+                computed anyway: "probs" [N, K], and "unreadable_rows" [N]; nothing where pixels
+                have labels.
+            on_record: hears of every epoch.
+            options: those of `fit_method`.
+
+        Returns:
+            The trainer, or None if Ctrl-C ended the fit early.
         """
         trainer = self._train(data, weights, recipe, schema, encoder, on_record, options)
         self._class_transition_ = self._estimate_transition(data, answers)
@@ -324,7 +383,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
     # ---- predicting ---------------------------------------------------------------------------
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """The clean posterior [N, K]; columns in the order of `classes_`."""
+        """The clean posterior.
+
+        Args:
+            X: the inputs.
+
+        Returns:
+            [N, K]; columns in the order of `classes_`.
+        """
         return self._map(lambda batch: self.method_.predict_proba(batch.x), X)
 
     def predict_data(self, data: Data) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -342,18 +408,39 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return probs, found
 
     def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest class of each row, as in the y that was given.
+
+        Args:
+            X: the inputs.
+
+        Returns:
+            [N], or [N, H, W] for pixels.
+        """
         best = self.predict_proba(X).argmax(-1)
         return self.classes_[best]
 
     def noisy_proba(self, X: Any) -> NDArray[np.float32]:
-        """The posterior of the label that would be observed, noise included [N, K]."""
+        """The posterior of the label that would be observed, noise included.
+
+        Args:
+            X: the inputs.
+
+        Returns:
+            [N, K]; columns in the order of `classes_`.
+        """
         return self._map(lambda batch: self.method_.noisy_proba(batch.x), X)
 
     def transition_matrix(self, X: Any) -> NDArray[np.float32]:
-        """T [N, K, K]: T[n, i, j] = P(given j | true i, x_n); rows sum to 1.
+        """T[n, i, j] = P(given j | true i, x_n).
 
         A method without a T of its own gets the class-level one that its predictions and the
         training labels imply (the same for every row).
+
+        Args:
+            X: the inputs.
+
+        Returns:
+            [N, K, K]; rows sum to 1.
         """
 
         def of(batch: Batch) -> Tensor:
@@ -364,9 +451,15 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return self._map(of, X)
 
     def uncertainty(self, X: Any) -> NDArray[np.float32]:
-        """Aleatoric uncertainty, one number a row: how far the label is from being determined.
+        """Aleatoric uncertainty: how far the label is from being determined.
 
         The head's predicted variance, or the entropy of the observed label where it has none.
+
+        Args:
+            X: the inputs.
+
+        Returns:
+            [N], or [N, H, W] for pixels.
         """
 
         def of(batch: Batch) -> Tensor:
@@ -413,8 +506,15 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def audit(self, X: Any, y: ArrayLike, folds: int = 5) -> Audit:
         """Which labels are wrong, and what they should be.
 
-        folds: every label is judged by a model that never saw it (`folds` fits of this estimator).
-        0: by this fitted model, once; cheaper, but a label it was trained on looks better.
+        Args:
+            X: the inputs.
+            y: their labels, which are judged.
+            folds: every label is judged by a model that never saw it, in so many fits of this
+                estimator. 0: by this fitted model, once; cheaper, but a label it was trained on
+                looks better.
+
+        Returns:
+            The verdict on every label; `to_html` writes the report.
         """
         if folds == 0:
             check_is_fitted(self)
@@ -451,9 +551,15 @@ class Classifier(ClassifierMixin, BaseEstimator):
     ) -> Audit:
         """The audit of a Data (which may be lazy); images that cannot be read are left out.
 
-        on_record: hears of every epoch of the folds' fits; the record's stage names the fold.
-        keep: a file for what these fits say, so that the next audit of the same needs none.
-        encoder: what the file `self.encoder` holds, where it has been read already.
+        Args:
+            data: the rows, whose labels are judged.
+            folds: as of `audit`.
+            on_record: hears of every epoch of the folds' fits; the record's stage names the fold.
+            keep: a file for what these fits say, so that the next audit of the same needs none.
+            encoder: what the file `self.encoder` holds, where it has been read already.
+
+        Returns:
+            The verdict on every label.
         """
         if data.y.dim() > 1:
             raise BadInput(ONE_LABEL)
@@ -551,7 +657,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def save(self, path: str | Path, force: bool = False) -> None:
         """One safetensors file with a JSON header; no pickle.
 
-        An existing file that is no classifier is replaced with `force` alone.
+        Args:
+            path: of the file.
+            force: replace a file that is no classifier.
         """
         check_is_fitted(self)
         check_replaceable(Path(path), "classifier", force)
@@ -581,6 +689,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Classifier:
+        """A classifier that `save` wrote.
+
+        Args:
+            path: of the file.
+            backbone: the network that it was trained with, where that was a module of your own.
+        """
         tensors, meta = checkpoint.load(Path(path))
         if meta.get("kind") != "classifier":
             raise BadInput(f"{path} holds no classifier; it was not written by Classifier.save")

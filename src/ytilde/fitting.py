@@ -51,6 +51,12 @@ def make_spec(
 
     Returns:
         Sizes, a factory of backbones, the inputs' mean and sd, a generator.
+
+    Example:
+        >>> data = Data(torch.randn(40, 3), torch.arange(40) % 2, 2)
+        >>> spec = make_spec(data, "mlp:width=8,depth=1", Recipe())
+        >>> spec.num_train, spec.dim, spec.backbone()(torch.zeros(1, 3)).shape
+        (40, 8, torch.Size([1, 8]))
     """
     shape = data.shape
     factory = BackboneFactory(backbone_name(data, backbone, encoder), shape, encoder)
@@ -138,17 +144,25 @@ def fit_method(
         recipe: how to train.
         backbone: a name with options, "auto" (by the inputs), a module, or a function that makes
             one.
-        weights: of the rows, [N]; none: all the same.
+        weights: how often each row is drawn, relative to the others, [N].
         folder: where checkpoints and searches are kept; None: nowhere.
         resume: go on with what the folder holds.
-        monitor: more figures of every epoch, of the trainer.
+        monitor: more figures of every epoch, of the trainer; only recorded.
         on_record: hears of every epoch.
-        checkpoint_every: seconds between checkpoints; 0: one every epoch.
+        checkpoint_every: seconds between two checkpoints at least.
         encoder: a file (or an Encoder) that the networks start from.
         pretrain: make an encoder first, as in "simclr:epochs=100".
 
     Returns:
         The trainer with its history; `trainer.data` are the rows that were trained on.
+
+    Example:
+        >>> from ytilde import create
+        >>> data = Data(torch.randn(40, 3), torch.arange(40) % 2, 2)
+        >>> method = create("volminnet")
+        >>> trainer = fit_method(method, data, Recipe(epochs=2), backbone="mlp:width=8,depth=1")
+        >>> len(trainer.data), method.transition(None).shape
+        (36, torch.Size([2, 2]))
     """
     team = parallel.team()
     if team.size > 1 and not method.distributable:

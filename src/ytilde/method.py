@@ -60,7 +60,22 @@ class Net(nn.Module):
 class Method(nn.Module):
     """A method: its fields are its hyper-parameters; `build` makes all of its state.
 
-    A subclass overrides what differs from plain training: mostly `loss` or `head`.
+    A subclass overrides what differs from plain training: mostly `loss` or `head`. It is a
+    dataclass whose fields have defaults; CONTRIBUTING.md shows one in full.
+
+    Args:
+        args: fields in their order.
+        fields: fields by name.
+
+    Example:
+        >>> class Halved(Method):
+        ...     def loss(self, batch, step):
+        ...         return 0.5 * super().loss(batch, step)
+        >>> from ytilde import Classifier
+        >>> X, y = torch.randn(40, 3), torch.arange(40) % 2
+        >>> clf = Classifier(Halved(), "mlp:width=8,depth=1", epochs=1).fit(X, y)
+        >>> clf.predict_proba(X).shape
+        (40, 2)
     """
 
     name: ClassVar[str] = ""  # the registry's, set by `register`
@@ -89,10 +104,21 @@ class Method(nn.Module):
         self.net = self.new_net()
 
     def head(self, dim: int, num_classes: int) -> Head:
+        """The head of a network; here a softmax.
+
+        Args:
+            dim: of the features.
+            num_classes: K.
+        """
         return Softmax(dim, num_classes)
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
-        """The scalar to minimise; here the head's mean negative log-likelihood of a random view."""
+        """The scalar to minimise; here the head's mean negative log-likelihood of a random view.
+
+        Args:
+            batch: raw inputs, observed labels, rows.
+            step: where training stands, the generator, and the augmentation.
+        """
         x, y = view(batch, step)
         return mean(self.net.nll(x, y, step.generator), y)
 
@@ -101,6 +127,12 @@ class Method(nn.Module):
         return list(self.parameters())
 
     def fit(self, data: Data, trainer: Trainer) -> None:
+        """Train; here one stage. Pipelines are straight-line code of several.
+
+        Args:
+            data: the training rows, without clean labels and without the validation rows.
+            trainer: trains a loss (`train`, `epochs`), maps rows (`map`), keeps results (`cached`).
+        """
         trainer.train("main", self.loss, self.param_groups(), data)
 
     def predict_proba(self, x: Tensor) -> Tensor:
@@ -144,6 +176,7 @@ class Method(nn.Module):
 
     @classmethod
     def field_names(cls) -> list[str]:
+        """The names of the hyper-parameters."""
         return [field.name for field in dataclasses.fields(cls)]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -151,6 +184,11 @@ class Method(nn.Module):
         return {name: getattr(self, name) for name in self.field_names()}
 
     def set_params(self, **fields: Any) -> Method:
+        """Set fields; a wrong one is refused and nothing is set (scikit-learn's protocol).
+
+        Args:
+            fields: values by name.
+        """
         fields = _checked(self.name, type(self), fields)
         for name, value in fields.items():
             setattr(self, name, value)
@@ -212,6 +250,21 @@ def register(name: str, **preset: Any) -> Callable[[M], M]:
     """Class decorator: the method, or one preset of its fields, under this name.
 
     A name belongs to the file that registers it first, and ytilde's own come before all others.
+
+    Args:
+        name: what `create`, the command line and tables call it: a word such as my_method.
+        preset: fields whose defaults this name replaces.
+
+    Returns:
+        The decorator; it returns the class as it is.
+
+    Example:
+        >>> @register("halved_ce")
+        ... class Halved(Method):
+        ...     def loss(self, batch, step):
+        ...         return 0.5 * super().loss(batch, step)
+        >>> create("halved_ce")
+        Halved()
     """
     caller = sys._getframe(1).f_globals
     source, module = str(caller.get("__file__") or ""), caller.get("__name__")
@@ -307,7 +360,15 @@ def _leave_out(name: str, reason: str) -> None:
 
 
 def list_methods() -> list[str]:
-    """The names of all methods: ytilde's, and those of plugins."""
+    """The names of all methods: ytilde's, and those of plugins.
+
+    Returns:
+        The names, sorted.
+
+    Example:
+        >>> "volminnet" in list_methods()
+        True
+    """
     find_methods()
     return sorted(_REGISTRY)
 
@@ -320,7 +381,19 @@ def lookup(name: str) -> Entry:
 
 
 def create(name: str, **fields: Any) -> Method:
-    """An unbuilt method by its registry name, with these fields."""
+    """An unbuilt method by its registry name.
+
+    Args:
+        name: see `list_methods()`.
+        fields: its hyper-parameters; the rest have their defaults.
+
+    Returns:
+        The method, for `Classifier(method=...)` or `fit_method`.
+
+    Example:
+        >>> create("ln", tau=1.0)
+        LN(tau=1.0, lam=0.5, covariance='full', dummy=True, smoothing=0.01)
+    """
     entry = lookup(name)
     return entry.cls(**(entry.preset | _checked(name, entry.cls, fields)))
 

@@ -13,10 +13,23 @@ __all__ = ["fmix", "low_frequency_noise", "mixup", "symmetric_beta"]
 
 
 def symmetric_beta(alpha: float, generator: torch.Generator, size: tuple[int, ...] = ()) -> Tensor:
-    """A draw of Beta(alpha, alpha), by default a scalar, on the generator's device.
+    """A draw of Beta(alpha, alpha).
 
     From two uniforms (Devroye, "Random variate generation in one line of code", 1996, section 3):
     no rejection, so it can be captured in a CUDA graph.
+
+    Args:
+        alpha: above 0; small is near 0 or 1, large near one half.
+        generator: the draw lies on its device.
+        size: of the answer; by default one number.
+
+    Returns:
+        A tensor of this size.
+
+    Example:
+        >>> draws = symmetric_beta(1.0, torch.Generator().manual_seed(0), (1000,))
+        >>> bool((draws >= 0).all() and (draws <= 1).all()), round(float(draws.mean()), 1)
+        (True, 0.5)
     """
     if not alpha > 0:
         raise BadInput(f"alpha must be positive, but it is {alpha}.")
@@ -29,10 +42,24 @@ def symmetric_beta(alpha: float, generator: torch.Generator, size: tuple[int, ..
 def mixup(
     x: Tensor, y: Tensor, alpha: float = 1.0, *, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """lam x + (1 - lam) x', y, y', lam: one lam ~ Beta(alpha, alpha) a batch. Zhang et al., 2018.
+    """Two examples in one: lam ~ Beta(alpha, alpha), one a batch. Zhang et al., ICLR 2018.
 
-    x' is x in random order, y' its labels (or soft targets [B, K]). The loss is
-    lam CE(., y) + (1 - lam) CE(., y').
+    The loss is lam CE(., y) + (1 - lam) CE(., y').
+
+    Args:
+        x: inputs [B, ...].
+        y: labels [B], or soft targets [B, K].
+        alpha: of Beta(alpha, alpha).
+        generator: on the device of x.
+
+    Returns:
+        lam x + (1 - lam) x', y, y', lam; x' is x in random order and y' its labels.
+
+    Example:
+        >>> x, y = torch.eye(2), torch.tensor([0, 1])
+        >>> mixed, y, other, lam = mixup(x, y, generator=torch.Generator().manual_seed(1))
+        >>> torch.equal(mixed, lam * x + (1 - lam) * torch.eye(2)[other])
+        True
     """
     lam = symmetric_beta(alpha, generator)
     order = torch.rand(len(x), generator=generator, device=x.device).argsort()
@@ -49,12 +76,28 @@ def fmix(
     each: bool = False,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x where a random mask is, x' elsewhere; y, y', lam as of `mixup`. Harris et al., 2020.
+    """x where a random mask is, x' elsewhere. Harris et al., 2020.
 
     The mask is the part of an image [C, H, W] where low-frequency noise is highest: a share
     ~ Beta(alpha, alpha) of its pixels, in whole pixels, which is the lam that comes back. Of
-    features [D] it is a random subset. One mask a batch, as in the authors' code, or `each` row its
-    own, and then lam is [B].
+    features [D] it is a random subset.
+
+    Args:
+        x: images [B, C, H, W] or features [B, D].
+        y: labels [B], or soft targets [B, K].
+        alpha: of Beta(alpha, alpha).
+        decay: how fast the noise falls with its frequency: more makes smoother masks.
+        each: a mask for each row, instead of one a batch as in the authors' code; lam is then [B].
+        generator: on the device of x.
+
+    Returns:
+        The mixed inputs, y, y', lam, as of `mixup`.
+
+    Example:
+        >>> x, y = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 0, 1])
+        >>> mixed, y, other, lam = fmix(x, y, generator=torch.Generator().manual_seed(0))
+        >>> mixed.shape, bool(0 <= lam <= 1)
+        (torch.Size([4, 3, 8, 8]), True)
     """
     if y.dim() > 2:
         raise BadInput("fmix mixes class labels [B] or soft targets [B, K], not labels of pixels")

@@ -75,7 +75,18 @@ def fitted(make: Callable[[], Method], data: Data, **own: Any) -> Fitted:
 
 
 def check_method(name: str, **fields: Any) -> None:
-    """Run every check over one method; raises AssertionError naming the first that fails."""
+    """Run every check over one method; raises AssertionError naming the first that fails.
+
+    Args:
+        name: of a registered method.
+        fields: its hyper-parameters, where they are not the defaults.
+
+    Returns:
+        Nothing.
+
+    Example:
+        >>> check_method("ce")
+    """
     runs = Runs(lambda: create(name, **fields))
     for check in CHECKS:
         try:

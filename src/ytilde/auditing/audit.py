@@ -51,12 +51,28 @@ class Estimate(float):
 class Audit:
     """What `audit` found.
 
-    issues: a row for every labelled example, in the order given, with cleanlab's names: index,
-        given_label, predicted_label, label_quality in [0, 1] (low = bad), is_label_issue; and
-        predicted_prob (of the predicted label), p_wrong, ambiguity in [0, 1] (two classes tie),
-        runner_up_label and runner_up_prob: the likeliest class beside the given and the predicted
-        one, or, of two classes, the other.
-    transition: T[i, j] = P(given j | true i), rows sum to 1, [K, K].
+    Attributes:
+        issues: a row for every labelled example, in the order given, with cleanlab's names: index,
+            given_label, predicted_label, label_quality in [0, 1] (low = bad), is_label_issue; and
+            predicted_prob (of the predicted label), p_wrong, ambiguity in [0, 1] (two classes tie),
+            runner_up_label and runner_up_prob: the likeliest class beside the given and the
+            predicted one, or, of two classes, the other.
+        noise_rate: the share of wrong labels; `.low` and `.high` are its 95 % interval.
+        num_errors: the number of wrong labels, likewise.
+        transition: T[i, j] = P(given j | true i), rows sum to 1, [K, K].
+        per_class: the same figures for each class.
+        pairs: which class is taken for which, and how often.
+        names: of the classes, where there are names.
+        notes: what a reader should know, a sentence each.
+        context: what the report shows beside the figures, such as pictures.
+        at_chance: the model agrees with the labels as chance does: nothing can be told.
+        unjudged: rows without a label, or whose image cannot be read.
+
+    Example:
+        >>> probs = np.array([[0.9, 0.1]] * 50 + [[0.1, 0.9]] * 50)
+        >>> found = audit(probs, [0] * 45 + [1] * 55)
+        >>> int(found.issues.is_label_issue.sum()), found.transition.shape
+        (5, (2, 2))
     """
 
     issues: pd.DataFrame
@@ -89,9 +105,12 @@ class Audit:
         )
 
     def fixed_labels(self, above: float) -> pd.DataFrame:
-        """The labels, with the suggestion in the place of those whose p_wrong is above this.
+        """The labels, with the suggestion in the place of those that are probably wrong.
 
         A model at chance level (`at_chance`) fixes none.
+
+        Args:
+            above: the smallest p_wrong of a label that is replaced.
         """
         if not 0 <= above <= 1:  # NaN too
             raise BadInput(f"above is a probability from 0 to 1, not {above}")
@@ -125,12 +144,22 @@ class Audit:
         return self.transition.T
 
     def to_csv(self, path: str | os.PathLike[str], force: bool = False) -> None:
-        """Writes `issues`, the worst first; formulas that a spreadsheet would run are harmless."""
+        """Writes `issues`, the worst first; formulas that a spreadsheet would run are harmless.
+
+        Args:
+            path: of the file.
+            force: replace a file that is no such output of ytilde.
+        """
         check_replaceable(Path(path), "issues", force)
         write_csv(Path(path), self._named(worst_first(self.issues)))
 
     def to_json(self, path: str | os.PathLike[str], force: bool = False) -> None:
-        """Writes the figures, the tables and the flagged rows (the rest are in the csv)."""
+        """Writes the figures, the tables and the flagged rows (the rest are in the csv).
+
+        Args:
+            path: of the file.
+            force: replace a file that is no such output of ytilde.
+        """
         check_replaceable(Path(path), "audit", force)
         figures = {
             name: {"value": float(e), "low": e.low, "high": e.high}
@@ -159,7 +188,12 @@ class Audit:
         write_text(Path(path), text)
 
     def to_html(self, path: str | os.PathLike[str], force: bool = False) -> None:
-        """Writes the report, with what `context` holds."""
+        """Writes the report, with what `context` holds.
+
+        Args:
+            path: of the file.
+            force: replace a file that is no such output of ytilde.
+        """
         from . import report  # the report stands above the audit, so it is met only here
 
         check_replaceable(Path(path), "report", force)
@@ -169,6 +203,10 @@ class Audit:
         """Writes the flagged rows as Label Studio tasks, and their labelling config beside (.xml).
 
         The suggestion is each task's prediction; pictures are in the file.
+
+        Args:
+            path: of the file.
+            force: replace a file that is no such output of ytilde.
         """
         from . import exporters
 
@@ -178,6 +216,10 @@ class Audit:
         """Writes the flagged rows as Argilla records: `dataset.records.from_json(path)`.
 
         The dataset needs a LabelQuestion "label" and a field "image" (ImageField) or "item" (text).
+
+        Args:
+            path: of the file.
+            force: replace a file that is no such output of ytilde.
         """
         from . import exporters
 
@@ -193,11 +235,24 @@ def audit(
 ) -> Audit:
     """Judges every label by the probabilities of a model that did not see it.
 
-    pred_probs [N, K] may estimate the clean label (a robust method) or the given one (any
-    classifier); y [N] are classes 0..K-1 or names, -1 = no label. With `transition` ([K, K] or
-    [N, K, K]) the probabilities are taken as the clean posterior f and
-    P(clean = i | x, y = j) = f_i T_ij / sum_k f_k T_kj; without, both are estimated (see above).
-    Without `names` they are a DataFrame's columns, if these are texts, or else the labels sorted.
+    Args:
+        pred_probs: [N, K], of the clean label (a robust method) or of the given one (any
+            classifier); a DataFrame's columns may be the classes' names.
+        y: labels [N], classes 0..K-1 or names, -1 = no label.
+        transition: T, [K, K] or [N, K, K]. The probabilities are then taken as the clean posterior
+            f and P(clean = i | x, y = j) = f_i T_ij / sum_k f_k T_kj; without, both are estimated
+            (see above).
+        names: of the classes; None: the DataFrame's columns, if these are texts, or else the labels
+            sorted.
+
+    Returns:
+        The verdict on every label, the noise rate with its interval, and T.
+
+    Example:
+        >>> probs = np.array([[0.95, 0.05]] * 60 + [[0.05, 0.95]] * 40)
+        >>> found = audit(probs, ["cat"] * 57 + ["dog"] * 43)
+        >>> found.issues[found.issues.is_label_issue].predicted_label.tolist()
+        ['cat', 'cat', 'cat']
     """
     p = as_numpy(pred_probs, "pred_probs")
     if names is None and isinstance(pred_probs, pd.DataFrame):

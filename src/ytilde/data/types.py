@@ -25,10 +25,20 @@ class Rows(Protocol):
 class Data:
     """A labelled data set.
 
-    x: images [N, C, H, W] (uint8, or float in [0, 1]) or features [N, D] (float32), in memory or
-        as a lazy reader.
-    y: the observed, maybe wrong labels, int64 [N] or, for pixels, [N, H, W]; -1 = ignore.
-    clean: the hidden truth. Only metrics read it; training gets `without_clean()`.
+    Args:
+        x: images [N, C, H, W] (uint8, or float in [0, 1]) or features [N, D] (float32), in memory
+            or as a lazy reader.
+        y: the observed, maybe wrong labels, int64 [N] or, for pixels, [N, H, W]; -1 = ignore.
+        num_classes: K.
+        clean: the hidden truth. Only metrics read it; training gets `without_clean()`.
+        names: of the classes, in label order.
+
+    Example:
+        >>> data = Data(torch.rand(5, 3), torch.tensor([0, 1, 1, 0, -1]), 2, names=("cat", "dog"))
+        >>> len(data), data.shape, data.class_name(1)
+        (5, (3,), 'dog')
+        >>> data.rows(torch.tensor([4, 0])).y
+        tensor([-1,  0])
     """
 
     x: Rows
@@ -47,9 +57,11 @@ class Data:
 
     @property
     def lazy(self) -> bool:
+        """Are the inputs read when they are asked for?"""
         return not isinstance(self.x, Tensor)
 
     def without_clean(self) -> Data:
+        """The same without the hidden truth: what training gets."""
         return replace(self, clean=None)
 
     def rows(self, index: Tensor) -> Data:
@@ -59,6 +71,7 @@ class Data:
         return replace(self, x=x, y=self.y[index], clean=clean)
 
     def class_name(self, label: int) -> str:
+        """The name of a class, or its number where there are no names."""
         return self.names[label] if self.names else str(label)
 
 
@@ -80,7 +93,17 @@ class Subset:
 
 
 class Batch(NamedTuple):
-    """x raw: images as float in [0, 1], not augmented. index: rows given to fit; -1 = unseen."""
+    """Some rows, as a loss sees them.
+
+    Attributes:
+        x: raw inputs [B, ...]: images as float in [0, 1], not augmented.
+        y: observed labels [B], or [B, H, W] for pixels; -1 = ignore.
+        index: rows of the data given to fit; -1 = unseen.
+
+    Example:
+        >>> Batch(torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor([7, 3])).index
+        tensor([7, 3])
+    """
 
     x: Tensor
     y: Tensor
@@ -88,7 +111,19 @@ class Batch(NamedTuple):
 
 
 class StepInfo(NamedTuple):
-    """What a loss may know of where training stands. `epoch` is a tensor on the device."""
+    """What a loss may know of where training stands.
+
+    Attributes:
+        epoch: the current one, counted from 0; a tensor on the device.
+        epochs: of the stage.
+        generator: for every draw of the step, on the device.
+        augment: augment(x) -> one random view; pixel labels: augment(x, y) -> the pair.
+
+    Example:
+        >>> step = StepInfo(torch.tensor(5.0), 20, torch.Generator(), lambda x: x)
+        >>> step.progress
+        tensor(0.2500)
+    """
 
     epoch: Tensor  # the current epoch, counted from 0
     epochs: int
@@ -106,7 +141,26 @@ Step = StepInfo  # its old name
 
 @dataclass(frozen=True)
 class Spec:
-    """All that a method may know before fit."""
+    """All that a method may know before fit.
+
+    Attributes:
+        num_classes: K.
+        num_train: rows that are trained on.
+        shape: of one input.
+        backbone: makes a new network, input -> features [..., dim].
+        dim: of the features.
+        generator: for draws in build and fit.
+        mean: of the inputs, for the Net's first layer: [C, 1, 1] or [D]; by default 0.
+        std: of the inputs, likewise; by default 1.
+
+    Example:
+        >>> from ytilde import create
+        >>> spec = Spec(3, 100, (6,), lambda: nn.Linear(6, 8), 8, torch.Generator())
+        >>> method = create("ce")
+        >>> method.build(spec)
+        >>> method.predict_proba(torch.zeros(2, 6)).shape
+        torch.Size([2, 3])
+    """
 
     num_classes: int
     num_train: int

@@ -42,6 +42,15 @@ class Trainer:
         checkpoint_every: seconds between two checkpoints at least.
         team: the processes that train this method together.
         notes: what the user should know already; more is added, such as a fall-back.
+
+    Example:
+        >>> from ytilde import create
+        >>> from ytilde.fitting import fit_method
+        >>> data = Data(torch.randn(40, 3), torch.arange(40) % 2, 2)
+        >>> method = create("ce")
+        >>> trainer = fit_method(method, data, Recipe(epochs=2), backbone="mlp:width=8,depth=1")
+        >>> len(trainer.history), sorted(trainer.score(data))
+        (2, ['accuracy', 'nll'])
     """
 
     def __init__(
@@ -72,7 +81,10 @@ class Trainer:
         )
 
     def train(self, stage: str, loss: Loss, params: Any, data: Data, **options: Any) -> History:
-        """Run all epochs of a stage; keeps the last, or the best by noisy validation."""
+        """Run all epochs of a stage; keeps the last, or the best by noisy validation.
+
+        Args as of `epochs`. Returns the records.
+        """
         return list(self.epochs(stage, loss, params, data, **options))
 
     def epochs(
@@ -90,8 +102,18 @@ class Trainer:
     ) -> Iterator[Record]:
         """Train, and yield a record after every epoch; code between two epochs may change state.
 
-        rows: an index of `data`, a dict of named streams (then `loss` gets a dict of batches, and
-        the first stream sets the length of an epoch), or a function asked before every epoch.
+        Args:
+            stage: its name, in records and checkpoints.
+            loss: loss(batch, step) -> scalar.
+            params: parameters, or groups of them as of `Method.param_groups`.
+            data: the rows.
+            epochs: of the stage; None: the recipe's.
+            lr: of groups that have none of their own; None: the recipe's.
+            rows: an index of `data`, a dict of named streams (then `loss` gets a dict of batches,
+                and the first stream sets the length of an epoch), or a function asked before every
+                epoch.
+            validate: look at the noisy validation rows after every epoch.
+            recipe: of the stage, where it is not the trainer's.
         """
         recipe = recipe or self.recipe
         recipe = replace(recipe, epochs=epochs or recipe.epochs, lr=recipe.lr if lr is None else lr)
@@ -147,9 +169,13 @@ class Trainer:
     # ---- whole passes over data -----------------------------------------------------------------
 
     def score(self, data: Data, noisy: bool = False) -> Record:
-        """Accuracy and log loss of `data.y`, under the posterior of the observed or clean label.
+        """Accuracy and log loss of `data.y`; of pixel labels the mean IoU too.
 
-        Of pixel labels the mean IoU too. Summed up batch by batch: they need no [N, H, W, K].
+        Summed up batch by batch: they need no [N, H, W, K].
+
+        Args:
+            data: the rows.
+            noisy: under the posterior of the observed label, instead of the clean one.
         """
         method = cast(Any, self.method)
         proba = method.noisy_proba if noisy else method.predict_proba
@@ -157,7 +183,12 @@ class Trainer:
 
     @torch.no_grad()
     def map(self, fn: Callable[[Batch], Tensor], data: Data) -> Tensor:
-        """fn over all rows, in eval mode without gradients, in row order, on the device."""
+        """fn over all rows, in eval mode without gradients, in row order, on the device.
+
+        Args:
+            fn: of a Batch; rows that are not the training data's have index -1.
+            data: the rows.
+        """
         was_training = self.method.training
         self.method.eval()
         parts = []
@@ -172,11 +203,22 @@ class Trainer:
         return self.team.broadcast_rows(torch.cat(parts))
 
     def batch(self, data: Data, index: Tensor) -> Batch:
-        """These rows as the methods see them: x float, images in [0, 1]."""
+        """Some rows as the methods see them: x float, images in [0, 1].
+
+        Args:
+            data: where they are.
+            index: which [B].
+        """
         return self.feed.batch(data, index)
 
     def cached(self, stage: str, inputs: Any, fn: Callable[[], Tensor]) -> Tensor:
-        """fn(), kept in the run folder under the hash of its inputs: resuming does not redo it."""
+        """fn(), kept in the run folder under the hash of its inputs: resuming does not redo it.
+
+        Args:
+            stage: a name for it.
+            inputs: all that it depends on.
+            fn: gives a tensor.
+        """
         return self.checkpoints.cached(stage, inputs, fn, self.device)
 
     def autocast(self) -> Any:

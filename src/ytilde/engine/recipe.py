@@ -17,7 +17,16 @@ from .rng import stream_seed
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. One seed gives separate streams; each stream's own seed can be set instead."""
+    """How to train. One seed gives separate streams; each stream's own seed can be set instead.
+
+    What each field means stands behind it, and `ytilde methods recipe` prints it.
+    `default_recipe` chooses by the data.
+
+    Example:
+        >>> recipe = Recipe(epochs=30, lr=0.1, keep="best")
+        >>> recipe.optimizer, recipe.schedule
+        ('sgd', 'cosine')
+    """
 
     epochs: int = 30  # passes over the training rows
     batch_size: int = 128  # rows in one step
@@ -62,11 +71,23 @@ class Recipe:
         learning_rate(self.schedule, 0, 1)
 
     def seed_of(self, stream: str, stage: str = "") -> int:
-        """A seed for one stream (noise, split, init, order) that no other stream shares."""
+        """A seed for one stream that no other stream shares.
+
+        Args:
+            stream: "noise", "split", "init" or "order".
+            stage: of training; another one has another seed.
+        """
         own = getattr(self, f"{stream}_seed", None)
         return stream_seed(self.seed if own is None else own, stream, stage)
 
     def generator(self, stream: str, stage: str = "", device: Any = "cpu") -> torch.Generator:
+        """A generator for one stream.
+
+        Args:
+            stream: as of `seed_of`.
+            stage: as of `seed_of`.
+            device: that it draws on.
+        """
         return torch.Generator(device).manual_seed(self.seed_of(stream, stage))
 
 

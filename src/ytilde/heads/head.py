@@ -30,6 +30,20 @@ class Head(nn.Module):
     """Features [..., dim] -> a distribution over the labels 0 .. num_classes - 1.
 
     `forward` gives the mean logits [..., K]: what is left when the noise is taken away.
+
+    Args:
+        dim: of the features.
+        num_classes: K, at least 2.
+
+    Example:
+        >>> class Linear(Head):
+        ...     def __init__(self, dim, num_classes):
+        ...         super().__init__(dim, num_classes)
+        ...         self.layer = nn.Linear(dim, num_classes)
+        ...     def forward(self, h):
+        ...         return self.layer(h)
+        >>> Linear(8, 3).nll(torch.zeros(4, 8), torch.tensor([0, 1, 2, -1])).shape
+        torch.Size([4])
     """
 
     categorical = True  # nll is that of log_probs; False: the head has a likelihood of its own
@@ -41,11 +55,28 @@ class Head(nn.Module):
         self.dim, self.num_classes = dim, num_classes
 
     def log_probs(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Log-probabilities [..., K]. Heads without noise do not use the generator."""
+        """Log-probabilities of the labels.
+
+        Args:
+            h: features [..., dim].
+            generator: of the noise; heads without noise do not use it.
+
+        Returns:
+            [..., K].
+        """
         return self(h).log_softmax(-1)
 
     def nll(self, h: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Negative log-likelihood of each label in y [...]; 0 where y is -1."""
+        """Negative log-likelihood of each label.
+
+        Args:
+            h: features [..., dim].
+            y: labels [...]; -1 = ignore.
+            generator: of the noise; heads without noise do not use it.
+
+        Returns:
+            [...], 0 where y is -1.
+        """
         return _nll(self.log_probs(h, generator), y)
 
     def variance(self, h: Tensor) -> Tensor | None:
@@ -80,7 +111,17 @@ def _check_positive(**values: float) -> None:
 
 
 class Softmax(Head):
-    """One linear layer: the homoscedastic head."""
+    """One linear layer: the homoscedastic head.
+
+    Args:
+        dim: of the features.
+        num_classes: K, at least 2.
+
+    Example:
+        >>> head = Softmax(8, 3)
+        >>> head.log_probs(torch.zeros(4, 8)).shape
+        torch.Size([4, 3])
+    """
 
     def __init__(self, dim: int, num_classes: int) -> None:
         super().__init__(dim, num_classes)

@@ -17,10 +17,25 @@ class Heteroscedastic(SampledHead):
     """p = E[softmax(u / tau)], u ~ N(mean(h), V V^T + diag(d^2)), d = softplus(.) + 1e-3.
 
     Diagonal (rank 0): Kendall & Gal, NeurIPS 2017 (tau = 1); Collier et al. 2020, eq. 6-7 (any
-    tau). Low rank + diagonal: Collier et al., CVPR 2021; parameter_efficient has one factor for all
-    inputs, V(h) = diag(v(h)) V0. binary: one latent for two classes, sigmoid(u / tau) for class 1
-    (Collier et al. 2020, appendix A). The noise of factor and diagonal is drawn separately, and V0
-    has no bias: it would move the mean.
+    tau). Low rank + diagonal: Collier et al., CVPR 2021. The noise of factor and diagonal is drawn
+    separately, and V0 has no bias: it would move the mean.
+
+    Args:
+        dim: of the features.
+        num_classes: K, at least 2.
+        rank: of V; 0: diagonal noise.
+        tau: temperature of the softmax.
+        parameter_efficient: one factor for all inputs, V(h) = diag(v(h)) V0.
+        binary: one latent for two classes, sigmoid(u / tau) for class 1 (Collier et al. 2020,
+            appendix A).
+        train_samples: Monte-Carlo samples of a training step.
+        eval_samples: and of a prediction, with noise that is always the same.
+
+    Example:
+        >>> head = Heteroscedastic(8, 3, rank=2, tau=0.5).eval()
+        >>> h, y = torch.zeros(4, 8), torch.tensor([0, 1, 2, -1])
+        >>> head.nll(h, y).shape, head.variance(h).shape
+        (torch.Size([4]), torch.Size([4, 3]))
     """
 
     def __init__(
@@ -83,6 +98,19 @@ class HetXL(SampledHead):
     u = W (h + e) + b, e ~ N(0, V(h) V(h)^T + diag(d(h)^2)) with V(h) [dim, rank]: what the noise
     adds in parameters does not grow with the classes. tau = low + (high - low) sigmoid(rho) is
     learned on the training likelihood; rho takes no weight decay.
+
+    Args:
+        dim: of the features.
+        num_classes: K, at least 2.
+        rank: of V.
+        tau_bounds: low and high.
+        train_samples: Monte-Carlo samples of a training step.
+        eval_samples: and of a prediction, with noise that is always the same.
+
+    Example:
+        >>> head = HetXL(8, 1000, rank=2, eval_samples=20).eval()
+        >>> head.log_probs(torch.zeros(4, 8)).shape
+        torch.Size([4, 1000])
     """
 
     def __init__(
@@ -109,6 +137,7 @@ class HetXL(SampledHead):
 
     @property
     def tau(self) -> Tensor:
+        """The temperature, as learned so far."""
         low, high = self.tau_bounds
         return low + (high - low) * self.rho.sigmoid()
 

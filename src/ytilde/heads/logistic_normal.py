@@ -23,12 +23,27 @@ class LogisticNormal(SampledHead):
 
     Englesson et al., ICML 2023, eq. 4-5 and 9-11. full: Sigma = A A^T, A = c(h) c(h)^T + lam I.
     Ablations (Table 3): sigma = softplus(.) + lam, one a class (diagonal) or one for all
-    (isotropic), and Sigma = I (identity). The logits have one coordinate a class against a dummy
-    outcome that no label has; dummy=False: against the last class, K - 1 coordinates.
-    smoothing: t over all outcomes, 0.01 in the authors' code (not in the paper).
-    tau / lam says how many sd the target lies away at first: 1 / 0.1 learns slowly, 0.2 / 0.5 fast.
-    A prediction is softmax(mean / tau) of the real classes (sec. 3.4: no noise); the authors' code
-    lets the dummy win. c = 0 is a stationary point of the loss: never zero-initialise `spread`.
+    (isotropic), and Sigma = I (identity). A prediction is softmax(mean / tau) of the real classes
+    (sec. 3.4: no noise); the authors' code lets the dummy win. c = 0 is a stationary point of the
+    loss: never zero-initialise `spread`.
+
+    Args:
+        dim: of the features.
+        num_classes: K, at least 2.
+        covariance: "full", "diagonal", "isotropic" or "identity".
+        dummy: the logits have one coordinate a class against an outcome that no label has; False:
+            against the last class, K - 1 coordinates.
+        tau: scale of the target logits. tau / lam says how many sd the target lies away at first:
+            1 / 0.1 learns slowly, 0.2 / 0.5 fast.
+        lam: smallest standard deviation of the noise.
+        smoothing: t, over all outcomes, 0.01 in the authors' code (not in the paper).
+
+    Example:
+        >>> head = LogisticNormal(8, 3, tau=1.0, lam=0.5)
+        >>> h, y = torch.zeros(4, 8), torch.tensor([0, 1, 2, -1])
+        >>> head.nll(h, y).mean().backward()
+        >>> head.log_probs(h).shape
+        torch.Size([4, 3])
     """
 
     categorical = False
@@ -79,9 +94,16 @@ class LogisticNormal(SampledHead):
 
     @_full_precision
     def log_prob(self, h: Tensor, s: Tensor) -> Tensor:
-        """Exact log-density (eq. 4) of s [..., D + 1], a point inside the simplex of all outcomes.
+        """Exact log-density (eq. 4) of a point inside the simplex of all outcomes.
 
         With respect to Lebesgue measure on the first D coordinates of s.
+
+        Args:
+            h: features [..., dim].
+            s: [..., D + 1], positive and summing to 1.
+
+        Returns:
+            [...].
         """
         log_s = s.log()
         r = self.tau * (log_s[..., :-1] - log_s[..., -1:]) - self.mean(h)
@@ -91,7 +113,15 @@ class LogisticNormal(SampledHead):
 
     @_full_precision
     def residual(self, h: Tensor, y: Tensor) -> Tensor:
-        """r = target logits of y - mean(h), [..., D]. Its squared norm is the score of Fig. 6."""
+        """r = target logits of y - mean(h). Its squared norm is the score of Fig. 6.
+
+        Args:
+            h: features [..., dim].
+            y: labels [...].
+
+        Returns:
+            [..., D].
+        """
         _check_labels(y, h)
         # not by comparing with each class: a label that is none of them must not pass unseen
         hit = one_hot(y, h.new_zeros(*y.shape, self.num_classes))
@@ -101,7 +131,15 @@ class LogisticNormal(SampledHead):
 
     @_full_precision
     def quadratic(self, h: Tensor, y: Tensor) -> Tensor:
-        """r^T Sigma^-1 r [...]: the label's part of the loss (twice), attenuated by Sigma."""
+        """r^T Sigma^-1 r: the label's part of the loss (twice), attenuated by Sigma.
+
+        Args:
+            h: features [..., dim].
+            y: labels [...].
+
+        Returns:
+            [...].
+        """
         r, spread = self.residual(h, y), self._spread(h)
         if self.covariance == "full":
             return (_whiten(r, spread, self.lam)[0] / self.lam).square().sum(-1)

@@ -106,6 +106,15 @@ class SampledHead(Head):
     Noise. In training: fresh for each example, from `generator`, or from the device's default
     generator where none is given. In evaluation: the same `eval_samples` fixed vectors for
     every example, so a prediction depends neither on the time nor on the rest of the batch.
+
+    Args:
+        dim: of the features.
+        num_classes: K, at least 2.
+
+    Example:
+        >>> from ytilde.heads import Heteroscedastic
+        >>> isinstance(Heteroscedastic(8, 3), SampledHead)
+        True
     """
 
     train_samples: int
@@ -117,12 +126,28 @@ class SampledHead(Head):
         raise NotImplementedError
 
     def latents(self, noise: Tensor, *moments: Tensor) -> Tensor:
-        """Logits u [n, s, K], divided by the temperature, for noise [n or 1, s, width]."""
+        """Logits, divided by the temperature.
+
+        Args:
+            noise: [n or 1, s, width].
+            moments: what `moments` gave.
+
+        Returns:
+            u [n, s, K].
+        """
         raise NotImplementedError
 
     @_full_precision
     def mixture(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """log E[softmax(u)] over the noise, [..., K]."""
+        """log E[softmax(u)] over the noise.
+
+        Args:
+            h: features [..., dim].
+            generator: of the noise.
+
+        Returns:
+            [..., K].
+        """
         rows = h.reshape(-1, self.dim)
         draws = self._draws(rows, generator)
         log_p = _LogMeanSoftmax.apply(self.latents, draws, *self.moments(rows))
@@ -150,7 +175,16 @@ class SampledHead(Head):
 
     @_full_precision
     def sampled(self, h: Tensor, generator: torch.Generator, samples: int = 1) -> Tensor:
-        """log softmax(u_s) of single draws, [..., samples, K]: all of them in memory."""
+        """log softmax(u_s) of single draws, all of them in memory.
+
+        Args:
+            h: features [..., dim].
+            generator: of the noise.
+            samples: how many draws.
+
+        Returns:
+            [..., samples, K].
+        """
         rows = h.reshape(-1, self.dim)
         noise = _normal(_seed(h, generator), len(rows), range(samples), self.width, rows)
         log_p = self.latents(noise, *self.moments(rows)).log_softmax(-1)

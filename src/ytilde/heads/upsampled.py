@@ -16,6 +16,18 @@ class Upsampled(Head):
     logits, made larger (bilinear) and normalised again. A head with a likelihood of its own, as the
     logistic-normal, gets larger features instead: its layers are linear, so this is its
     likelihood with the larger mean and covariance parameters.
+
+    Args:
+        head: of the coarse map.
+        scale: how many times larger each side becomes.
+        size: height and width of the labels, where they are no multiples of `scale`.
+
+    Example:
+        >>> from ytilde.heads import Softmax
+        >>> import torch
+        >>> head = Upsampled(Softmax(8, 3), scale=4, size=(15, 16))
+        >>> head.log_probs(torch.zeros(2, 4, 4, 8)).shape
+        torch.Size([2, 15, 16, 3])
     """
 
     def __init__(self, head: Head, scale: int, size: tuple[int, ...] | None = None) -> None:

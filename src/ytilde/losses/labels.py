@@ -9,14 +9,38 @@ from ..data import IGNORE, BadInput
 
 
 def weighted_mean(nll: Tensor, weights: Tensor) -> Tensor:
-    """Sum of weights * nll over the sum of weights; 0 when no weight is positive."""
+    """Sum of weights * nll over the sum of weights; 0 when no weight is positive.
+
+    Args:
+        nll: losses [...].
+        weights: [...]; one of 0 leaves its element out, whatever its loss is.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> weighted_mean(torch.tensor([1.0, 4.0, torch.inf]), torch.tensor([2.0, 1.0, 0.0]))
+        tensor(2.)
+    """
     kept = torch.where(weights > 0, weights * nll, torch.zeros_like(nll))
     total = weights.sum()
     return kept.sum() / torch.where(total > 0, total, torch.ones_like(total))
 
 
 def mean(nll: Tensor, y: Tensor) -> Tensor:
-    """The mean over the elements that are not ignored; 0 when all are."""
+    """The mean over the elements that are not ignored; 0 when all are.
+
+    Args:
+        nll: losses [...].
+        y: labels [...]; -1 = ignore.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> mean(torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2, 0, -1]))
+        tensor(2.)
+    """
     return weighted_mean(nll, (y != IGNORE).to(nll.dtype))
 
 
@@ -29,7 +53,19 @@ def _precise(x: Tensor) -> Tensor:
 
 
 def of_label(values: Tensor, y: Tensor) -> Tensor:
-    """values [..., K] at the label; whatever stands at class 0 where the label is ignored."""
+    """values [..., K] at the label; whatever stands at class 0 where the label is ignored.
+
+    Args:
+        values: [..., K].
+        y: labels [...]; -1 = ignore.
+
+    Returns:
+        [...].
+
+    Example:
+        >>> of_label(torch.tensor([[0.1, 0.9], [0.3, 0.7]]), torch.tensor([1, -1]))
+        tensor([0.9000, 0.3000])
+    """
     index = _index(values, y)
     try:
         return values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
@@ -63,7 +99,20 @@ def _refusal(error: RuntimeError, values: Tensor, y: Tensor) -> Exception:
 
 
 def one_hot(y: Tensor, like: Tensor) -> Tensor:
-    """One-hot rows [..., K]; all zero where the label is ignored."""
+    """One-hot rows; all zero where the label is ignored.
+
+    Args:
+        y: labels [...]; -1 = ignore.
+        like: [..., K], for the shape, the type and the device.
+
+    Returns:
+        [..., K].
+
+    Example:
+        >>> one_hot(torch.tensor([1, -1]), torch.zeros(2, 3))
+        tensor([[0., 1., 0.],
+                [0., 0., 0.]])
+    """
     known = (y != IGNORE).unsqueeze(-1).to(like.dtype)
     index = _index(like, y)
     try:

@@ -19,9 +19,20 @@ from .tempered import bi_tempered
 class Loss(nn.Module):
     """A loss function with its settings, for anybody's loop.
 
-    `GCE(q=0.7)(logits, y)`; settings and defaults are those of the function. The class axis is
-    last (`logits.movedim(1, -1)` for images of logits), label -1 is ignored.
-    reduction: "mean" over the elements not ignored, "sum", or "none".
+    The settings and their defaults are those of the function. The class axis is last
+    (`logits.movedim(1, -1)` for images of logits), label -1 is ignored.
+
+    Args:
+        args: settings in the function's order.
+        reduction: "mean" over the elements not ignored, "sum", or "none".
+        settings: settings by name.
+
+    Example:
+        >>> from torch import tensor
+        >>> GCE(q=0.7)(tensor([[2.0, 0.0], [0.0, 1.0]]), tensor([0, -1]))
+        tensor(0.1215)
+        >>> GCE(q=0.7, reduction="none")
+        GCE(q=0.7, reduction='none')
     """
 
     function: ClassVar[Callable[..., Tensor]]

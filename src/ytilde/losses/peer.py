@@ -23,7 +23,23 @@ def peer_loss(
     """CE(f(x_i), y_i) - alpha CE(f(x_j), y_k), j and k random. Liu and Guo, ICML 2020, eq. 3.
 
     j and k are drawn independently among the elements that are not ignored. The subtracted term
-    has no upper bound, so it is held below `clip`. alpha may be a tensor on the device (a ramp).
+    has no upper bound, so it is held below `clip`.
+
+    Args:
+        logits: [..., K].
+        y: labels [...]; -1 = ignore.
+        alpha: weight of the random pairs; may be a tensor on the device (a ramp).
+        clip: the largest loss of a random pair.
+        generator: of the pairs, on the device of the labels.
+
+    Returns:
+        The loss of each element [...], 0 where it is ignored; it may be negative.
+
+    Example:
+        >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, -1])
+        >>> loss = peer_loss(logits, y, generator=torch.Generator().manual_seed(0))
+        >>> loss.shape, float(loss[1])
+        (torch.Size([2]), 0.0)
     """
     flat, labels = logits.flatten(0, -2), y.flatten()
     ignored = labels == IGNORE
@@ -44,8 +60,20 @@ def cores(
 ) -> Tensor:
     """CE - beta E_{c ~ prior}[-log p_c]. Cheng et al., "CORES^2", ICLR 2021, eq. 3.
 
-    prior [K]: frequencies of the noisy labels, uniform if None. beta may be a tensor on the device
-    (a ramp). Each subtracted -log p_c is held below `clip`, for the term has no upper bound.
+    Args:
+        logits: [..., K].
+        y: labels [...]; -1 = ignore.
+        beta: weight of the regulariser; may be a tensor on the device (a ramp).
+        prior: [K], frequencies of the noisy labels; None: uniform.
+        clip: the largest -log p_c that is subtracted, for the term has no upper bound.
+
+    Returns:
+        The loss of each element [...], 0 where it is ignored; it may be negative.
+
+    Example:
+        >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, -1])
+        >>> cores(logits, y, beta=1.0)
+        tensor([-1.,  0.])
     """
     nll = (-_log_probs(logits)).clamp(max=clip)
     expected = nll.mean(-1) if prior is None else (nll * prior).sum(-1)

@@ -58,7 +58,19 @@ class _TemperedLogSoftmax(torch.autograd.Function):
 
 
 def tempered_log_softmax(logits: Tensor, t: float) -> Tensor:
-    """log of `tempered_softmax`; -inf where t < 1 gives an exact zero."""
+    """log of `tempered_softmax`; -inf where t < 1 gives an exact zero.
+
+    Args:
+        logits: [..., K].
+        t: temperature, above 0.
+
+    Returns:
+        [..., K].
+
+    Example:
+        >>> tempered_log_softmax(torch.tensor([2.0, 0.0]), t=1.0)
+        tensor([-0.1269, -2.1269])
+    """
     _check(t > 0, f"The temperature t must be positive, but it is {t}.")
     z = _precise(logits)
     if abs(t - 1) < 1e-6:
@@ -67,9 +79,20 @@ def tempered_log_softmax(logits: Tensor, t: float) -> Tensor:
 
 
 def tempered_softmax(logits: Tensor, t: float) -> Tensor:
-    """Probabilities exp_t(z - lambda(z)); heavy tails for t > 1. Amid et al., NeurIPS 2019, eq. 4.
+    """Probabilities exp_t(z - lambda(z)). Amid et al., NeurIPS 2019, eq. 4.
 
-    t = 1 is softmax. The argmax is that of the logits.
+    The argmax is that of the logits.
+
+    Args:
+        logits: [..., K].
+        t: temperature; above 1 the tails are heavy, 1 is softmax.
+
+    Returns:
+        [..., K], summing to 1.
+
+    Example:
+        >>> tempered_softmax(torch.tensor([4.0, 0.0]), t=2.0)
+        tensor([0.8090, 0.1910])
     """
     return tempered_log_softmax(logits, t).exp()
 
@@ -79,8 +102,22 @@ def bi_tempered(
 ) -> Tensor:
     """Bi-tempered logistic loss. Amid et al., NeurIPS 2019, eq. 8; t1 = t2 = 1 is cross-entropy.
 
-    t1 < 1 bounds the loss, t2 > 1 gives the tempered softmax heavy tails. The normaliser is not
-    differentiated through: the gradient is the closed one. `smoothing` as in `label_smoothing`.
+    The normaliser is not differentiated through: the gradient is the closed one.
+
+    Args:
+        logits: [..., K].
+        y: labels [...]; -1 = ignore.
+        t1: below 1 the loss is bounded.
+        t2: above 1 the tempered softmax has heavy tails.
+        smoothing: of the labels, as in `label_smoothing`.
+
+    Returns:
+        The loss of each element [...], 0 where it is ignored.
+
+    Example:
+        >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, -1])
+        >>> bi_tempered(logits, y)
+        tensor([0.1096, 0.0000])
     """
     _check(
         0 <= t1 <= 1 and t1 <= t2,

@@ -53,10 +53,25 @@ def symmetric(
 ) -> Noisy:
     """With probability `rate`, a label drawn uniformly from all classes.
 
-    inclusive: the own class is among them, T = (1 - r) I + r/K, so r (K-1)/K of the labels are
-        wrong (logistic-normal and softmax-temperature papers); else T_ij = r/(K-1) off the
-        diagonal (Co-teaching, VolMinNet).
-    exact: redraw round(rate N) labels, the first of a permutation, instead of each by chance.
+    Args:
+        y: true labels [N], or [N, H, W] for pixels; -1 stays -1.
+        num_classes: K.
+        rate: of the redrawn labels.
+        inclusive: the own class is among those drawn, T = (1 - r) I + r/K, so r (K-1)/K of the
+            labels are wrong (logistic-normal and softmax-temperature papers); else
+            T_ij = r/(K-1) off the diagonal (Co-teaching, VolMinNet).
+        exact: redraw round(rate N) labels, the first of a permutation, instead of each by chance.
+        generator: where all draws come from; results lie on the CPU.
+
+    Returns:
+        The labels and the T that they were drawn from.
+
+    Example:
+        >>> y = torch.arange(1000) % 10
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> made = symmetric(y, 10, rate=0.4, inclusive=False, exact=True, generator=generator)
+        >>> made.rate, made.matrix[0, :2]
+        (0.4, tensor([0.6000, 0.0444]))
     """
     clean = _labels(y, num_classes)
     redraw = torch.full((num_classes,), _rate(rate), dtype=torch.float64)
@@ -78,10 +93,25 @@ def asymmetric(
 ) -> Noisy:
     """Each class in `mapping` flips to its wrong class with probability `rate`.
 
-    mapping: {true class: wrong class}, or "mnist", "cifar10", "cifar10_text" (without trucks; both
-        logistic-normal paper), "cifar100" (c -> c+1) or "cifar100_coarse" (the next class of the
-        same superclass).
-    exact: flip round(rate n_c) labels of each mapped class instead of each by chance.
+    Args:
+        y: true labels [N], or [N, H, W] for pixels; -1 stays -1.
+        num_classes: K.
+        rate: of the flips.
+        mapping: {true class: wrong class}, or "mnist", "cifar10", "cifar10_text" (without trucks;
+            both logistic-normal paper), "cifar100" (c -> c+1) or "cifar100_coarse" (the next class
+            of the same superclass).
+        exact: flip round(rate n_c) labels of each mapped class instead of each by chance.
+        generator: where all draws come from; results lie on the CPU.
+
+    Returns:
+        The labels and the T that they were drawn from.
+
+    Example:
+        >>> y = torch.arange(1000) % 10
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> made = asymmetric(y, 10, rate=0.4, mapping={9: 1}, exact=True, generator=generator)
+        >>> made.rate, made.matrix[9, [1, 9]]
+        (0.04, tensor([0.4000, 0.6000]))
     """
     return _mapped("asymmetric", y, num_classes, rate, mapping, exact, generator)
 
@@ -94,7 +124,23 @@ def pair(
     exact: bool = False,
     generator: torch.Generator,
 ) -> Noisy:
-    """Pair flip (Co-teaching): c -> c+1 mod K with probability `rate`; `exact` as asymmetric."""
+    """Pair flip (Co-teaching): c -> c+1 mod K with probability `rate`.
+
+    Args:
+        y: true labels [N], or [N, H, W] for pixels; -1 stays -1.
+        num_classes: K.
+        rate: of the flips.
+        exact: flip round(rate n_c) labels of each class instead of each by chance.
+        generator: where all draws come from; results lie on the CPU.
+
+    Returns:
+        The labels and the T that they were drawn from.
+
+    Example:
+        >>> y = torch.tensor([0, 1, 2])
+        >>> pair(y, 3, rate=1.0, generator=torch.Generator().manual_seed(0)).y
+        tensor([1, 2, 0])
+    """
     mapping = _next_within([0] * num_classes)
     return _mapped("pair", y, num_classes, rate, mapping, exact, generator)
 
@@ -109,8 +155,25 @@ def classwise(
 ) -> Noisy:
     """A label of class c is drawn anew from all classes, its own included, with its class's rate.
 
-    Softmax-temperature paper, 5.1. Give K `rates`, or for ten classes a `setting` of that paper:
-    "main" (5.1), "uniform" (C.2), "reduced" or "increased" (C.3).
+    Softmax-temperature paper, 5.1.
+
+    Args:
+        y: true labels [N], or [N, H, W] for pixels; -1 stays -1.
+        num_classes: K.
+        setting: for ten classes, of that paper: "main" (5.1), "uniform" (C.2), "reduced" or
+            "increased" (C.3).
+        rates: in the place of a setting, one a class.
+        generator: where all draws come from; results lie on the CPU.
+
+    Returns:
+        The labels and the T that they were drawn from.
+
+    Example:
+        >>> y = torch.arange(1000) % 10
+        >>> made = classwise(y, 10, setting="main", generator=torch.Generator().manual_seed(0))
+        >>> made.matrix.diagonal()
+        tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000, 0.8200, 0.7300, 0.6400, 0.5500,
+                0.4600])
     """
     clean = _labels(y, num_classes)
     if (setting is None) == (rates is None):

@@ -34,9 +34,26 @@ def instance(
     q ~ TruncNormal(rate, 0.1, [0, 1]); a = x^T W[clean] with W ~ N(0, 1) of shape [K, S, K];
     row = q softmax(a / temperature) over the other classes and 1 - q on the own. E[q] exceeds a
     small rate (0.129 for 0.1, 0.2055 for 0.2); rate 0 alone means no noise at all.
-    features: "standardized" (each to mean 0, variance 1; constant ones to 0), or "raw255", the
-        pixels as 0..255 that made the published tables (other features as they are). The mean
-        image then dominates a, and the class all but decides the wrong label.
+
+    Args:
+        x: features [N, D] or images [N, C, H, W], in memory or as a lazy reader.
+        y: true labels [N]; -1 stays -1.
+        num_classes: K.
+        rate: about how many labels become wrong.
+        features: "standardized" (each to mean 0, variance 1; constant ones to 0), or "raw255", the
+            pixels as 0..255 that made the published tables (other features as they are). The mean
+            image then dominates a, and the class all but decides the wrong label.
+        temperature: above 1 the wrong label depends less on the input.
+        generator: where all draws come from; results lie on the CPU.
+
+    Returns:
+        The labels, the row of T(x) that each was drawn from, and any row's full T(x).
+
+    Example:
+        >>> x, y = torch.randn(1000, 5), torch.arange(1000) % 4
+        >>> made = instance(x, y, 4, rate=0.3, generator=torch.Generator().manual_seed(0))
+        >>> made.rows.shape, made.transition(torch.tensor([0, 1])).shape, round(made.rate, 1)
+        (torch.Size([1000, 4]), torch.Size([2, 4, 4]), 0.3)
     """
     clean = _labels(y, num_classes)
     x = torch.from_numpy(x) if isinstance(x, np.ndarray) else x

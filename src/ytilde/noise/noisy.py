@@ -18,8 +18,20 @@ from ..errors import BadInput, unknown_name_message
 class Noisy:
     """Noisy labels and the truth about them.
 
-    y: the noisy labels, int64, shaped as `clean` [N] or [N, H, W]; -1 where `clean` is -1.
-    matrix: T of each class, [K, K].
+    Attributes:
+        y: the noisy labels, int64, shaped as `clean` [N] or [N, H, W]; -1 where `clean` is -1.
+        clean: the true labels.
+        kind: of the noise.
+        matrix: T of each class, [K, K].
+
+    Example:
+        >>> from ytilde import noise
+        >>> y = torch.arange(1000) % 10
+        >>> made = noise.pair(y, 10, rate=0.4, generator=torch.Generator().manual_seed(0))
+        >>> made.transition(torch.tensor([0]))[0, 0, :2]
+        tensor([0.6000, 0.4000])
+        >>> made.summary()["modal_share"][0]
+        1.0
     """
 
     y: Tensor
@@ -40,7 +52,14 @@ class Noisy:
         return flips / max(1, int((self.clean != IGNORE).sum()))
 
     def transition(self, index: Tensor) -> Tensor:
-        """The full true T(x) of these rows of the data set, [n, K, K]."""
+        """The full true T(x) of these rows of the data set.
+
+        Args:
+            index: rows [n].
+
+        Returns:
+            [n, K, K].
+        """
         return self.matrix.expand(len(index), -1, -1)
 
     def summary(self) -> dict[str, Any]:

@@ -43,9 +43,17 @@ KINDS = tuple(_OPTIONS)
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Read a noise as the command line writes it: "instance:0.4,features=raw255".
+    """Read a noise as the command line writes it.
 
-    Returns the kind and the keyword arguments of its function: ("instance", {"rate": 0.4, ...}).
+    Args:
+        text: the kind, its rate (of classwise noise its setting) and options.
+
+    Returns:
+        The kind and the keyword arguments of its function.
+
+    Example:
+        >>> parse("instance:0.4,features=raw255")
+        ('instance', {'rate': 0.4, 'features': 'raw255'})
     """
     kind, values, options = parse_spec(text, "the noise", values=1)
     readers = _OPTIONS[_known("kind of noise", kind, KINDS)]
@@ -62,7 +70,24 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 def corrupt(
     text: str, x: Rows, y: Tensor, num_classes: int, *, generator: torch.Generator, **options: Any
 ) -> Noisy:
-    """The noise of this kind or text (see `parse`), with further options as keywords."""
+    """The noise of this kind or text.
+
+    Args:
+        text: as in `parse`.
+        x: inputs, for noise that depends on them.
+        y: true labels; -1 stays -1.
+        num_classes: K.
+        generator: where all draws come from; results lie on the CPU.
+        options: of the kind's function; they replace those of the text.
+
+    Returns:
+        The labels and the truth about them.
+
+    Example:
+        >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 2, -1])
+        >>> corrupt("pair", x, y, 3, rate=1.0, generator=torch.Generator().manual_seed(0)).y
+        tensor([ 1,  2,  0, -1])
+    """
     kind, read = parse(text)
     known = [*_OPTIONS[kind], *(["rates"] if kind == "classwise" else [])]
     for name in options:

@@ -16,7 +16,20 @@ TOLERANCE = 1e-4  # how far a user's row may sum from one: three printed digits 
 
 
 def validate_transition(T: Tensor | np.ndarray | Sequence | str | Path, num_classes: int) -> Tensor:
-    """A user's T, checked: float32 [K, K] from a tensor, array, nested list, .npy or .csv file."""
+    """A user's T, checked: rows are probabilities that sum to 1.
+
+    Args:
+        T: a tensor, array or nested list [K, K], or the path of a .npy or .csv file.
+        num_classes: K.
+
+    Returns:
+        float32 [K, K], rows summing to 1 exactly.
+
+    Example:
+        >>> validate_transition([[0.9, 0.1], [0.2, 0.8]], 2)
+        tensor([[0.9000, 0.1000],
+                [0.2000, 0.8000]])
+    """
     where = f" in {T}" if isinstance(T, str | Path) else ""
     try:
         A = np.asarray(_read(Path(T)) if isinstance(T, str | Path) else _plain(T), dtype=float)
@@ -80,7 +93,19 @@ class Cost(NamedTuple):
 
 
 def materialise_cost(num_rows: int, num_classes: int) -> Cost:
-    """What one float32 T for every one of N rows takes in memory, to be told before it is made."""
+    """What one float32 T for every one of N rows takes in memory, to be told before it is made.
+
+    Args:
+        num_rows: N.
+        num_classes: K.
+
+    Returns:
+        The bytes, and a sentence to show.
+
+    Example:
+        >>> materialise_cost(50_000, 100).bytes
+        2000000000
+    """
     size = num_rows * num_classes**2 * 4
     scale = min(max(size.bit_length() - 1, 0) // 10, 4)
     human = f"{size / 1024**scale:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[scale]}"

@@ -38,9 +38,11 @@ class Transition(nn.Module):
     """A learnable T: `T()` and `log_T()`, [K, K], or [G, K, K] for G groups."""
 
     def log_T(self) -> Tensor:
+        """Its logarithm, in which losses compute."""
         raise NotImplementedError
 
     def T(self) -> Tensor:
+        """The matrix; rows sum to one."""
         return self.log_T().exp()
 
 
@@ -68,7 +70,18 @@ class SigmoidT(Transition):
 
 
 class SoftmaxT(Transition):
-    """Any positive rows: T = softmax(W). Starts with one half on the diagonal."""
+    """Any positive rows: T = softmax(W). Starts with one half on the diagonal.
+
+    For a T that need not have its largest entries on the diagonal; `SigmoidT` is the published one.
+
+    Args:
+        num_classes: K.
+        groups: so many matrices, [G, K, K]; None: one, [K, K].
+
+    Example:
+        >>> SoftmaxT(3).T().diagonal().detach()
+        tensor([0.5000, 0.5000, 0.5000])
+    """
 
     def __init__(self, num_classes: int, groups: int | None = None) -> None:
         super().__init__()
@@ -84,6 +97,17 @@ class LowRankT(Transition):
 
     A [K, rank] sends each class to a mixture of error profiles B [rank, K]; rows of both are
     softmaxes and d is a sigmoid, so that rows of T sum to one by construction.
+
+    Args:
+        num_classes: K.
+        rank: the number of error profiles.
+        generator: of the start: equal profiles would get equal gradients for ever.
+        groups: so many matrices, [G, K, K]; None: one, [K, K].
+
+    Example:
+        >>> T = LowRankT(100, 5, torch.Generator().manual_seed(0))
+        >>> T.T().shape, sum(p.numel() for p in T.parameters())
+        (torch.Size([100, 100]), 1100)
     """
 
     def __init__(
