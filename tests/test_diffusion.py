@@ -212,16 +212,17 @@ def test_fewer_steps_than_the_schedule_and_start_at_zero():
     torch.testing.assert_close(w, torch.full((3, 2, 1), 2.0).double())
 
 
-def test_clip_bounds_the_predicted_data_in_sd():
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_clip_bounds_the_predicted_data_in_sd(standardise, sign):
     class Wild(nn.Module):
         def forward(self, w, features, m):
-            return torch.full_like(w, 100.0)
+            return torch.full_like(w, 100.0 * sign)
 
-    for standardise in (True, False):
-        model = Diffusion(Wild(), Schedule("cosine", 5), (1,), 1, standardise=standardise, clip=3.0)
-        model.measure(torch.tensor([[-3.0], [-1.0]]), torch.zeros(2, 1))  # mean -2, sd 1
-        w = model.sample(torch.zeros(4, 1), generator=gen())
-        torch.testing.assert_close(w, torch.ones(4, 1, 1))
+    model = Diffusion(Wild(), Schedule("cosine", 5), (1,), 1, standardise=standardise, clip=3.0)
+    model.measure(torch.tensor([[-4.0], [0.0]]), torch.zeros(2, 1))  # mean -2, sd 2
+    w = model.sample(torch.zeros(4, 1), generator=gen())
+    torch.testing.assert_close(w, torch.full((4, 1, 1), -2.0 + sign * 6.0))
 
 
 # --- training -----------------------------------------------------------------------------------

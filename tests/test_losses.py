@@ -368,6 +368,15 @@ def test_fmix(shape, each):
     assert torch.equal(losses.fmix(x, soft, each=each, generator=generator(3))[2], soft[second])
 
 
+def test_fmix_has_the_decay_of_the_paper():
+    x, y = torch.rand(8, 1, 16, 16, generator=generator()), torch.arange(8)
+    mixed = [
+        losses.fmix(x, y, each=True, generator=generator(3), **own)[0]
+        for own in ({}, {"decay": 3.0}, {"decay": 1.0})
+    ]
+    assert torch.equal(mixed[0], mixed[1]) and not torch.equal(mixed[0], mixed[2])
+
+
 def test_fmix_of_alpha():
     x, y = torch.zeros(4000, 40), torch.zeros(4000, dtype=torch.int64)
     lam = losses.fmix(x, y, 0.5, each=True, generator=generator())[3]
