@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 
 def process(script, *words, cwd, **environment):
     command = [sys.executable, "-c", script.format(interrupt=INTERRUPT), *map(str, words)]
-    return subprocess.run(  # fmt: skip
+    return subprocess.run(
         command,
         cwd=cwd,
         capture_output=True,
