@@ -587,7 +587,7 @@ def test_command_serves_until_ctrl_c(run):
         link.request("GET", url[2])
         assert link.getresponse().status == 200
         process.send_signal(signal.SIGINT)
-        assert "of 40 decided; all of it is saved" in process.stdout.read()
+        assert "of 40 decided, and all decisions are saved" in process.stdout.read()
         assert process.wait(20) == 0
 
 

@@ -119,8 +119,8 @@ def check_writable(path: Path) -> None:
                 raise BadInput(f"cannot write {path}: no permission")
             return
         target = Path(os.path.realpath(path))
-        above = next(folder for folder in target.parents if folder.exists())
         _check_target(path, target)
+        above = next(folder for folder in target.parents if folder.exists())
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror or error}") from error
     if not above.is_dir() or not os.access(above, os.W_OK):

@@ -34,23 +34,26 @@ METHODS = "methods.json"  # the race of methods
 RACE = "race.json"  # the race of fields
 UNREADABLE = "unreadable.txt"
 CHECKPOINTS = ("checkpoint-0.safetensors", "checkpoint-1.safetensors")
+STAGES, CACHED = "stages", "cache"  # folders: finished stages, values worth keeping
+ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
     CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
     *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
 )  # fmt: skip
 _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
-    "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS))) + r"|(stages|cache)/[^/]+\.safetensors"
+    "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS)))
+    + rf"|({STAGES}|{CACHED})/[^/]+\.safetensors"
 )
 _PRETRAINING = r"pretrain/simclr-[0-9a-f]+"
 _FILE = re.compile(
     "|".join(map(re.escape, _EXACT))
-    + rf"|{_STATE}|{_PRETRAINING}/(lock|encoder\.safetensors|{_STATE})"
+    + rf"|{_STATE}|{_PRETRAINING}/(lock|{re.escape(ENCODER)}|{_STATE})"
     # left by a process that was killed
     + rf"|{re.escape(TEMPORARY)}([a-z0-9_]{{8}}|[0-9a-f]{{16}}(-journal)?)"
     + rf"|.+/{re.escape(TEMPORARY)}[a-z0-9_]+"
 )
-_FOLDER = re.compile(rf"pretrain|{_PRETRAINING}|({_PRETRAINING}/)?(stages|cache)")
+_FOLDER = re.compile(rf"pretrain|{_PRETRAINING}|({_PRETRAINING}/)?({STAGES}|{CACHED})")
 _KEYS = {"source", "method", "fields", "backbone", "recipe", "fingerprint", "versions"}  # of 0.1
 
 

@@ -75,7 +75,12 @@ def serve(
         if (job := waiting.take()) is not None:
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, paths, deadline))
-            process.start()
+            # Ctrl-C while it loads its libraries is ours too: what is blocked is inherited
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             theirs.close()
             busy[ours] = (process, job)
             with suppress(OSError):  # it is dead already: recv will tell

@@ -27,6 +27,7 @@ from ..files import locked
 from ..fitting import CACHE, fit_method
 from ..method import create
 from ..protocols import protocols
+from ..runfolder import CHECKPOINTS
 from ..transition import class_floor, relative_l1, row_error
 from ..versions import versions
 from .results import STANDARD, Line, append, done
@@ -264,7 +265,7 @@ def is_running(job: Job, paths: RunPaths) -> bool:
 
 def seconds_spent(job: Job, paths: RunPaths) -> float:
     """How many seconds of training the last checkpoint of an interrupted run holds."""
-    files = sorted((paths.work / job.hash).glob("checkpoint-*.safetensors"))
+    files = [paths.work / job.hash / name for name in CHECKPOINTS]
     found, _ = checkpoint.newest(files, lambda tensors, meta: "history" in meta)
     return sum(record["seconds"] for record in found[1]["history"]) if found else 0.0
 

@@ -126,7 +126,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, Interrupted):
         return f"ytilde: {error}", 130
     if _is_out_of_memory(error):
-        return f"ytilde: {BadInput(OUT_OF_MEMORY)}", 1
+        return f"ytilde: {OUT_OF_MEMORY}", 1
     if isinstance(error, OSError):
         told = BadInput(f"cannot use {error.filename or 'a file'}: {error.strerror or error}")
         return f"ytilde: {told}", 2

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import io
+import sys
 import tokenize
 from pathlib import Path
 from typing import Any
@@ -167,8 +168,8 @@ def flag_of(field: str) -> str:
 
 def docstring(thing: Any) -> str:
     """The documentation of a module, class or function, also under `python -OO`."""
-    if found := inspect.getdoc(thing):
-        return found
+    if sys.flags.optimize < 2:  # above, a class has that of its parent, or none
+        return inspect.getdoc(thing) or ""
     try:
         tree: Any = ast.parse(inspect.cleandoc(inspect.getsource(thing)))
     except (OSError, SyntaxError):

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -15,7 +16,8 @@ INTERRUPTED = "ytilde: interrupted"
 
 def main() -> None:
     """Run the command of sys.argv. Exit code 2: wrong input; 1: a failed run; 130: Ctrl-C."""
-    with _stops_while_importing():
+    with _stops_while_importing(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "fit was interrupted")  # the commands say it themselves
         try:
             from . import console
             from .commands import app

@@ -21,12 +21,13 @@ from ..data.types import IGNORE, Batch, Data, Spec, StepInfo
 from ..engine import RandomState, Recipe, Record, Trainer, to_device
 from ..errors import BadInput, check_ranges, unknown_name_message
 from ..files import locked
+from ..runfolder import CHECKPOINTS, ENCODER, STAGES
 from ..specs import parse_spec
 from .encoder import Encoder
 from .neighbours import probe
 
 CHECKPOINT_EVERY = 30.0  # seconds
-DONE = "encoder.safetensors"  # in a stage's folder, once it is finished
+DONE = ENCODER  # in a stage's folder, once it is finished
 NORMALISING = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 KEPT = ("device", "precision", "graph", "compile", "workers")  # of the recipe that follows
 
@@ -165,7 +166,7 @@ def simclr(
             return found
         encoder = _simclr(spec, data, settings, recipe, folder, on_record)
         encoder.save(folder / DONE, force=True)  # a damaged one is replaced
-        for path in (*folder.glob("checkpoint-*"), *(folder / "stages").glob("*")):
+        for path in (*map(folder.joinpath, CHECKPOINTS), *(folder / STAGES).glob("*")):
             path.unlink(missing_ok=True)  # the way is not needed any more
     return encoder
 

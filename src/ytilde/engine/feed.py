@@ -19,6 +19,7 @@ from .. import checkpoint
 from ..data import IGNORE, BadInput, Batch, Data, plural
 from ..data.images import read_rows, row_name
 from ..data.precision import keep_double
+from ..runfolder import UNREADABLE
 from .device import layout
 from .parallel import Team
 from .recipe import Recipe
@@ -198,7 +199,7 @@ class Feed:
         self._told = f"{plural(len(known), 'unreadable file')} skipped: {shown}"
         self.notes.append(self._told)
         if self.folder:
-            checkpoint.write_text(self.folder / "unreadable.txt", "\n".join(known) + "\n")
+            checkpoint.write_text(self.folder / UNREADABLE, "\n".join(known) + "\n")
 
     def _as_input(self, x: Tensor) -> Tensor:
         x = x.float().div_(255) if x.dtype == torch.uint8 else keep_double(x)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .. import checkpoint
 from ..hashing import hash_of
+from ..runfolder import CACHED, CHECKPOINTS, STAGES
 from .parallel import Team
 from .stage import Stage, under
 from .validate import Best, History, Record
@@ -100,7 +101,7 @@ class Checkpoints:
         """fn(), kept in the run folder under the hash of its inputs."""
         if self.folder is None:
             return fn()
-        path = self.folder / "cache" / f"{name}-{hash_of(inputs)}.safetensors"
+        path = self.folder / CACHED / f"{name}-{hash_of(inputs)}.safetensors"
         found = self._newest_valid([path], lambda tensors, meta: set(tensors) == {"value"})
         if found:
             return found[0]["value"].to(device)
@@ -111,11 +112,11 @@ class Checkpoints:
     # ---- files ----------------------------------------------------------------------------------
 
     def _paths(self) -> list[Path]:
-        return [self.folder / f"checkpoint-{k}.safetensors" for k in (0, 1)] if self.folder else []
+        return [self.folder / name for name in CHECKPOINTS] if self.folder else []
 
     def _stage_path(self, name: str) -> Path:
         assert self.folder is not None
-        return self.folder / "stages" / f"{name}.safetensors"
+        return self.folder / STAGES / f"{name}.safetensors"
 
     def _method_tensors(self) -> State:
         return {f"method.{name}": value for name, value in self.method.state_dict().items()}

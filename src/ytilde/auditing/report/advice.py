@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
+from ...runfolder import CONFIG
 from ..audit import Audit
 from ..pages import count, plural, text_of
 from .cards import AMBIGUOUS
@@ -56,7 +57,7 @@ def _corrections(audit: Audit, folder: Path) -> list[Advice]:
         f"Let ytilde correct only those it is surest of ({surest} with p_wrong above {above}). "
         "The original labels stay untouched"
     )
-    if not (folder / "config.json").exists():  # no run: the audit was made in Python, or by a demo
+    if not (folder / CONFIG).exists():  # no run: the audit was made in Python, or by a demo
         decide = Advice(look)
         fix = Advice(f"{sure}. In Python, with the audit:", f"found.fixed_labels(above={above})")
     else:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...files import write_text
+from ...runfolder import CONFIG
 from ..audit import Audit
 from ..notes import NOTE_WEAK
 from ..pages import digest, own_parts, template, text_of
@@ -55,7 +56,7 @@ def write(audit: Audit, path: str | os.PathLike[str], **own: Any) -> None:
 
 def _title(title: str | None, folder: Path) -> str:
     """With the name of the data, where the report goes to the folder of a run."""
-    config = folder / "config.json"
+    config = folder / CONFIG
     source = json.loads(config.read_text("utf-8")).get("source") if config.exists() else None
     shown = text_of(title or "Which labels are wrong?")
     return f"{text_of(Path(source).name)}: {shown}" if source else shown

@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from ...data import BadInput
 from ...files import TEMPORARY, check_writable
+from ...runfolder import REVIEW
 
-LOG = "review.sqlite"
+LOG = REVIEW
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS decisions (
   id INTEGER PRIMARY KEY AUTOINCREMENT,

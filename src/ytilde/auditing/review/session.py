@@ -17,6 +17,7 @@ import torch
 from ...data import IGNORE, BadInput, Data
 from ...data.ids import own_texts
 from ...files import write_csv
+from ...runfolder import AUDIT
 from ..items import encode, picture_of, table
 from ..pages import text_of
 from .log import LOG, Conflict, Decision, Log
@@ -189,7 +190,7 @@ class Review:
 
 def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
     """The flagged rows of audit.json, the worst first, as it has them; classes as numbers."""
-    path = run / "audit.json"
+    path = run / AUDIT
     if not path.exists():
         raise BadInput(f"{run} is not audited yet; `ytilde audit {run}` comes first")
     place = {name: k for k, name in enumerate(names)}
