@@ -20,7 +20,7 @@ from ..data.types import IGNORE, Batch, Data, Spec, StepInfo
 from ..engine import RandomState, Recipe, Record, Trainer, to_device
 from ..errors import BadInput, check_ranges, unknown_name_message
 from ..files import locked
-from ..runfolder import CHECKPOINTS, ENCODER, STAGES
+from ..runfolder import ENCODER
 from ..specs import parse_spec
 from .encoder import Encoder
 from .neighbours import probe
@@ -164,7 +164,7 @@ def simclr(
             return Encoder.load(done)
         encoder = _simclr(spec, data, settings, recipe, folder, on_record)
         encoder.save(done)
-        for path in (*map(folder.joinpath, CHECKPOINTS), *(folder / STAGES).glob("*")):
+        for path in (*folder.glob("checkpoint-*"), *(folder / "stages").glob("*")):
             path.unlink(missing_ok=True)  # the way is not needed any more
     return encoder
 
