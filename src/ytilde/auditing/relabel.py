@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..data import BadInput, which_rows
-from ..files import spreadsheet_safe, write_atomic, write_text
+from ..files import check_no_stream, spreadsheet_safe, write_atomic, write_text
 from ..outputs import check_outputs
 from ..readers import TABLES, class_name, file_texts, label_column
 
@@ -62,6 +62,7 @@ def relabel(
 
 
 def _read_labels(path: Path, rows: int, what: str) -> pd.DataFrame:
+    check_no_stream(path)
     try:
         found = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
