@@ -32,6 +32,7 @@ SEQUENCES = max(20, round(0.03 * int(os.environ.get("YTILDE_FUZZ", "0"))))
 STEPS = 25  # of a sequence
 KILLED = 0.25  # share of the commands
 QUICK = ["--epochs", "2", "--batch-size", "16", "--backbone", "mlp:width=4,depth=1"]
+OUTPUTS = ("--out", "--export", "--label-studio", "--argilla", "--markdown", "--html")
 TABLE = "digits_temperature"
 
 
@@ -257,7 +258,7 @@ class World:
             name, ".csv"
         )
         suffix = ".onnx" if name == "export" else suffix
-        out = self.output(suffix)
+        out = source if rng.random() < 0.1 else self.output(suffix)
         words = {
             "predict": ["predict", run, source],
             "review": ["review", run, "--export", out],
@@ -343,9 +344,12 @@ class World:
         self.check_whole(before, after, killed_after is not None)
 
     def allowed(self, words: list[str], outs: list[tuple[str, str]]) -> set[Path]:
-        """The user's files that a command was told to replace, and empty ones."""
+        """The user's files that a command was told to replace, and empty ones; never its inputs."""
         targets = {Path(os.path.realpath(self.root / out)) for out, _ in outs}
-        return {p for p in targets if p.is_file() and ("--force" in words or not p.stat().st_size)}
+        told = {p for p in targets if p.is_file() and ("--force" in words or not p.stat().st_size)}
+        inputs = [word for k, word in enumerate(words) if words[k - 1] not in OUTPUTS]
+        inputs += ["d.csv"] if "run" in words else []  # what that run was trained on
+        return told - {Path(os.path.realpath(self.root / word)) for word in inputs}
 
     def is_lock(self, path: Path) -> bool:
         return path.name.endswith(LOCKS) and path.is_file() and not path.stat().st_size
