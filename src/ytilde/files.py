@@ -123,8 +123,22 @@ def check_writable(path: Path) -> None:
         above = next(folder for folder in target.parents if folder.exists())
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror or error}") from error
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise BadInput(f"cannot write {path}: {above} is no folder that can be written to")
+    try:  # what a file system says of rights is not always so, least of all to root
+        if not os.access(above, os.W_OK):
+            raise PermissionError
+        handle, name = tempfile.mkstemp(dir=above, prefix=TEMPORARY)
+        os.close(handle)
+        os.unlink(name)
+    except OSError:
+        raise BadInput(
+            f"cannot write {path}: {above} is no folder that can be written to"
+        ) from None
+
+
+def check_no_stream(path: Path) -> None:
+    """Refuse to read what gives its content once, or never ends."""
+    if path.exists() and not path.is_dir() and not path.is_file():
+        raise BadInput(f"{path} is a pipe or a device; save what it gives in a file.")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from xml.sax.saxutils import quoteattr
 import pandas as pd
 
 from ..data.ids import own_text
+from ..errors import BadInput
 from ..files import write_text
 from ..outputs import check_outputs
 from .audit import Audit, worst_first
@@ -27,6 +28,8 @@ LOSSLESS = 128  # side of a picture up to which it is a PNG
 
 def label_studio_outputs(path: Path) -> list[tuple[Path, str]]:
     """The two files that `write_label_studio` makes, and their kinds."""
+    if not path.name:
+        raise BadInput(f"cannot write {path}: it is a folder")
     return [(path, "label studio"), (path.with_suffix(".xml"), "labelling config")]
 
 

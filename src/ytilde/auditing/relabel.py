@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..data import BadInput, which_rows
 from ..data.readers import TABLES, class_name, file_texts, label_column
-from ..files import spreadsheet_safe, write_atomic, write_text
+from ..files import check_no_stream, spreadsheet_safe, write_atomic, write_text
 from ..outputs import check_outputs
 
 COLUMNS = ("index", "label", "given_label")  # of labels.csv, from an audit or a review
@@ -62,6 +62,7 @@ def relabel(
 
 
 def _read_labels(path: Path, rows: int, what: str) -> pd.DataFrame:
+    check_no_stream(path)
     try:
         found = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors

@@ -19,7 +19,15 @@ import torch
 from .. import datasets
 from ..data import BadInput, unknown
 from ..versions import commit
-from .results import Line, append, best_point, default_results, done, load_results
+from .results import (
+    Line,
+    append,
+    best_point,
+    check_results,
+    default_results,
+    done,
+    load_results,
+)
 from .run import RunPaths, Say, failure, run_job
 from .tables import SCALES, Cell, Job, Table, as_table, cells, choose
 
@@ -56,6 +64,8 @@ class InOrder:
 
 def run_processes(jobs: Sequence[Job], paths: RunPaths, say: Say, workers: int) -> None:
     """Worker processes; a job whose process dies goes to another one, which resumes it."""
+    for name in {job.cell.table for job in jobs}:
+        check_results(paths.results / f"{name}.jsonl")
     serve(InOrder(jobs), paths, say, min(workers, len(jobs)))
 
 

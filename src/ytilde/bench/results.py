@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..errors import BadInput
 from ..files import locked
 from ..protocols import PROTOCOLS, validation_score
 from ..tuning import ranked
@@ -74,8 +75,19 @@ def done(folder: Path) -> dict[str, Line]:
     return {line["hash"]: line for line in load_results(folder) if line["status"] == "done"}
 
 
+_BEGIN = b'{"hash": "'  # of a line, which a crash may have cut
+
+
+def check_results(path: Path) -> None:
+    """Refuse to add to a file of another kind that has a results file's name by chance."""
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    if lines and not any(text.startswith(_BEGIN) or _BEGIN.startswith(text) for text in lines):
+        raise BadInput(f"{path} holds no results of a bench; give --results another folder")
+
+
 def append(path: Path, line: Line) -> None:
     """Add a line, unless the file holds the result of that run already."""
+    check_results(path)
     with locked(path.parent / f".{path.stem}.lock"), path.open("a+b") as file:
         file.seek(0)
         before = file.read()

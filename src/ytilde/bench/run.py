@@ -30,7 +30,7 @@ from ..protocols import protocols
 from ..runfolder import CHECKPOINTS
 from ..transition import class_floor, relative_l1, row_error
 from ..versions import versions
-from .results import STANDARD, Line, append, done
+from .results import STANDARD, Line, append, check_results, done
 from .stand_ins import load_set
 from .tables import Job, experiment
 
@@ -229,6 +229,7 @@ def transition_errors(
 def run_job(job: Job, paths: RunPaths, say: Say) -> None:
     """Run a job unless its result is there, and add its line; a failure is a line as well."""
     folder, lock = paths.work / job.hash, _lock(job, paths)
+    check_results(paths.results / f"{job.cell.table}.jsonl")
     with locked(lock):  # an orphan of a killed sweep may be at it still
         if job.hash in done(paths.results):
             say("done", job, done(paths.results)[job.hash])

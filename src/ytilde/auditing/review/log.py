@@ -95,8 +95,13 @@ class Log:
         self.counts: Counter[str] = Counter()  # of the actions of these
         self.undone = 0  # decisions that were taken back
         check_writable(path)
-        if not path.exists():
-            _create(path)
+        self._db: sqlite3.Connection | None = None  # there is no file before the first decision
+        self._catch_up()
+
+    def _connected(self) -> sqlite3.Connection | None:
+        path = self._path
+        if self._db is not None or not _exists(path):
+            return self._db
         try:
             self._db = sqlite3.connect(
                 path, timeout=30, isolation_level=None, check_same_thread=False
@@ -112,24 +117,29 @@ class Log:
             raise BadInput(f"{path} cannot be used ({error}); move it away") from error
         except sqlite3.Error as error:
             raise _damaged(path, error) from error
+        return self._db
 
     @contextmanager
-    def _open(self) -> Iterator[None]:
+    def _open(self) -> Iterator[sqlite3.Connection]:
         """A transaction that nobody else writes in; it is on disk when the block ends."""
         with self._one_at_a_time:
+            if not _exists(self._path):
+                _create(self._path)
+            db = self._connected()
+            assert db is not None
             try:
-                self._db.execute("BEGIN IMMEDIATE")
+                db.execute("BEGIN IMMEDIATE")
                 self._catch_up()
-                yield
-                self._db.execute("COMMIT")
+                yield db
+                db.execute("COMMIT")
             except sqlite3.Error as error:
                 raise NotSaved(
                     f"This decision is not saved: {self._path} cannot be written ({error}). Make "
                     "room if the disk is full, then decide again; all before it is saved."
                 ) from error
             finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -141,7 +151,9 @@ class Log:
 
     def _catch_up(self) -> None:
         """What was written since it was last read, by this process or another."""
-        for *values, digest in self._db.execute(LINES.format(", digest"), (self._last,)):
+        if (db := self._connected()) is None:
+            return
+        for *values, digest in db.execute(LINES.format(", digest"), (self._last,)):
             line = Line(*values)
             if line.id != self._last + 1 or digest != line.digest(self._digest):
                 raise _damaged(self._path, f"decision {line.id} is not as it was written")
@@ -184,41 +196,53 @@ class Log:
         self, request: str, tab: str, row: int, action: str, label: int | None, seen: int
     ) -> None:
         """seen: the id of the decision that this one replaces, 0 for none."""
-        with self._open():
+        with self._open() as db:
             if request not in self._requests:
                 held = self._current.get(row)
                 if (held.id if held else 0) != seen:
                     raise Conflict
-                self._append(request, tab, row, action, label, None)
+                self._append(db, request, tab, row, action, label, None)
 
     def undo(self, request: str, tab: str) -> int | None:
         """Takes back the last decision of this tab that still holds; returns its row."""
-        with self._open():
+        with self._open() as db:
             if request in self._requests:
                 return self._requests[request]
             own = next((d for d in reversed(self._current.values()) if d.tab == tab), None)
             if own is None:
                 return None
-            self._append(request, tab, own.row, "undo", None, own.id)
+            self._append(db, request, tab, own.row, "undo", None, own.id)
             return own.row
 
     def _append(
-        self, request: str, tab: str, row: int, action: str, label: int | None, undoes: int | None
+        self,
+        db: sqlite3.Connection,
+        request: str,
+        tab: str,
+        row: int,
+        action: str,
+        label: int | None,
+        undoes: int | None,
     ) -> None:
         """Written, not yet taken: it is read again with what others write, once it is on disk."""
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
         line = Line(self._last + 1, request, tab, row, action, label, undoes, at)
-        self._db.execute(
+        db.execute(
             "INSERT INTO decisions (id, request, tab, row, action, label, undoes, at, digest) "
             "VALUES (?,?,?,?,?,?,?,?,?)",
             (*line, line.digest(self._digest)),
         )
 
 
+def _exists(path: Path) -> bool:
+    found = path.exists()
+    if not found and any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal")):
+        raise _damaged(path, "it is missing, and a part of it is not")
+    return found
+
+
 def _create(path: Path) -> None:
     """A new log, whole or not at all: an empty file is then always a damaged one."""
-    if any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal")):
-        raise _damaged(path, "it is missing, and a part of it is not")
     temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
     try:
         with closing(sqlite3.connect(temporary)) as db:
@@ -226,7 +250,7 @@ def _create(path: Path) -> None:
             db.execute(WITH_DIGESTS)
         _publish(temporary, path)
     except (sqlite3.Error, OSError) as error:
-        raise BadInput(f"cannot write {path}: {error}") from error
+        raise NotSaved(f"This decision is not saved: cannot write {path} ({error}).") from error
     finally:
         temporary.unlink(missing_ok=True)
 

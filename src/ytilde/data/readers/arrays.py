@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput, sentence, which_rows
+from ...files import check_no_stream
 from ..precision import features
 from ..types import Data, Rows
 from .convert import as_array, plain_tensor
@@ -103,6 +104,7 @@ def check_pixels(y: Tensor, x: Rows, what: str) -> None:
 
 def read_npz(path: Path, options: ReadOptions) -> Source:
     """Keys x, y; optional clean, and names, which integer labels then count into."""
+    check_no_stream(path)
     if not zipfile.is_zipfile(path):
         raise BadInput(f"{path} cannot be read as plain arrays (it is damaged, or no npz file).")
     try:

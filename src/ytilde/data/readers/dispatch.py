@@ -140,8 +140,6 @@ def _path(source: str | Path, options: ReadOptions) -> Source:
         hint = f"did you mean {' or '.join(near)}" if near else _READABLE
         raise BadInput(f"There is no file, folder or data set {source!r}; {hint}.")
     kind = path.suffix.lower()
-    if not path.is_file() and kind in (".npz", *TABLES):
-        raise BadInput(f"{source} is a pipe or a device; save what it gives in a file.")
     if kind == ".npz":
         return read_npz(path, options)
     if kind in TABLES:

@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 
 from ...errors import BadInput, sentence, shorten_list, which_rows
+from ...files import check_no_stream
 from ..ids import NONE, find_ids, own_texts
 from ..images import is_image
 from ..precision import features
@@ -35,6 +36,7 @@ CATEGORIES = 20  # a text column with more different values is not a category
 
 
 def load_table(path: Path, options: ReadOptions) -> pd.DataFrame:
+    check_no_stream(path)
     try:
         if path.suffix.lower() == ".parquet":
             return pd.read_parquet(path)
