@@ -28,7 +28,7 @@ bench-gpu: .venv/ready
 	$(BIN)/python benchmarks/gpu_equals_cpu.py
 
 fuzz: .venv/ready
-	YTILDE_FUZZ=10000 $(BIN)/python -m pytest -n 2 --dist load tests/test_fuzz.py
+	YTILDE_FUZZ=10000 $(BIN)/python -m pytest -n 2 --dist load tests/test_fuzz.py tests/test_filesystem.py
 
 docs: .venv/ready
 	$(BIN)/python docs/make.py
