@@ -28,7 +28,7 @@ bench-gpu: .venv/ready
 	$(BIN)/python benchmarks/gpu_equals_cpu.py
 
 fuzz: .venv/ready
-	YTILDE_FUZZ=10000 $(BIN)/python -m pytest -n 2 --dist load tests/test_fuzz.py
+	YTILDE_FUZZ=10000 $(BIN)/python -m pytest -n 2 --dist load tests/test_fuzz.py tests/test_filesystem.py
 
 # For developers: changes of the code that a module's own tests do not notice.
 # make mutants MODULES="transition elr" N=10

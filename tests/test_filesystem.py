@@ -27,6 +27,7 @@ from PIL import Image
 from test_cli import ytilde
 from ytilde import checkpoint
 from ytilde.cli import main
+from ytilde.runfolder import run_of
 
 SEQUENCES = max(20, round(0.03 * int(os.environ.get("YTILDE_FUZZ", "0"))))
 STEPS = 25  # of a sequence
@@ -314,6 +315,8 @@ class World:
         self.steps.append("ytilde " + " ".join(words) + end)
         before = tree(self.root)
         allowed = self.allowed(words, outs)
+        targets = [Path(os.path.realpath(self.root / out)) for out, _ in outs]
+        of_runs = [path for path in targets if words[0] != "audit" and run_of(path)]
         if killed_after is None:
             done = ytilde(*words, cwd=self.root, check=False)
             code = done.returncode
@@ -328,6 +331,8 @@ class World:
         if code == 2:
             same = {p: s for p, s in after.items() if not self.is_lock(p)}
             assert same == {p: s for p, s in before.items() if not self.is_lock(p)}, "was refused"
+        for path in of_runs:
+            assert after.get(path) == before.get(path), f"{path}, a file of a run, was changed"
         for path, state in list(self.own.items()):
             now = after.get(path)
             if path in allowed and code != 2 and now != state:
