@@ -363,16 +363,16 @@ def test_a_line_is_added_once_and_a_cut_one_does_no_harm(table, tmp_path):
 def test_a_broken_line_is_passed_over_and_its_run_made_again(table, tmp_path, change, monkeypatch):
     """`report` and `list` ended with a traceback."""
     monkeypatch.setattr(tables, "load_table", lambda name: table)
-    sound = made(table, "CE", "0%", "full", [9.0], val=0.5)[0]
+    first, sound = made(table, "CE", "0%", "full", [8.0, 9.0], val=0.5)
     text = change if isinstance(change, bytes) else json.dumps(sound | change).encode()
     path = tmp_path / "two.jsonl"
-    path.write_bytes(text + b"\n")
-    assert bench.load_results(tmp_path) == []
+    path.write_bytes(json.dumps(first).encode() + b"\n" + text + b"\n")
+    assert bench.load_results(tmp_path) == [first]
     for command in ("report", "list"):
         told = CliRunner().invoke(bench_app, [command, "two", "--results", str(tmp_path)])
         assert told.exit_code == 0, told.exception
     results.append(path, sound)
-    assert bench.load_results(tmp_path) == [sound]
+    assert bench.load_results(tmp_path) == [first, sound]
 
 
 def test_tiny_figures_do_not_depend_on_the_threads_at_hand(paths, tmp_path):
