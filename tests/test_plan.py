@@ -265,7 +265,7 @@ def test_an_interrupted_run_costs_what_is_left_of_it(table, paths, monkeypatch):
     told, began = [], time.perf_counter()
     run_job(job, paths, lambda kind, _, value: told.append(value))
     assert [value["epoch"] for value in told[:-1]] == [3, 4]
-    assert spent < told[-1]["seconds"] <= spent + time.perf_counter() - began
+    assert spent < told[-1]["seconds"] <= spent + time.perf_counter() - began + 0.005  # rounded
     fresh = bench.run_cell(job, RunPaths(paths.results, paths.work / "fresh", device="cpu"))
     assert told[-1]["last"] == fresh["last"]
 

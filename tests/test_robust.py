@@ -200,7 +200,6 @@ def test_what_a_killed_audit_or_review_left_is_ignored_then_swept_up(table, tmp_
         (folder / name).write_text("half a file")
     ytilde("audit", folder, "--folds", "0")
     ytilde("review", folder, "--export", tmp_path / "labels.csv")
-    (folder / "review.sqlite").unlink()
     ytilde("fit", table, *FAST, "--out", folder, "--force")
     assert not [name for name in left if (folder / name).exists()]
 
