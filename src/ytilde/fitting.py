@@ -147,9 +147,9 @@ def fit_method(
             one.
         weights: how often each row is drawn, relative to the others, [N].
         folder: where checkpoints and searches are kept; None: nowhere.
-        resume: go on with what the folder holds.
+        resume: continue from what the folder holds.
         monitor: more figures of every epoch, of the trainer; only recorded.
-        on_record: hears of every epoch.
+        on_record: called with the record of every epoch.
         checkpoint_every: seconds between two checkpoints at least.
         encoder: a file (or an Encoder) that the networks start from.
         pretrain: make an encoder first, as in "simclr:epochs=100".
@@ -260,7 +260,7 @@ def load_or_pretrain(
         recipe: for the device and the precision; the seed is that of `text`.
         text: the settings, as in "simclr:epochs=100,seed=0".
         folder: of the run; None: nothing is kept, unless $YTILDE_CACHE says where.
-        on_record: hears of every epoch.
+        on_record: called with the record of every epoch.
     """
     if data.y.dim() > 1:
         raise BadInput(

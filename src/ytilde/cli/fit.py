@@ -57,7 +57,7 @@ class FitCommand(GroupedCommand):
         if named and named[-1] != "auto":
             groups[METHOD] += method_help(named[-1])
         else:
-            own = "list the options of its own that a method has"
+            own = "list the options that this method has of its own"
             groups[METHOD].append(("--method NAME --help", own))
         groups[TRAINING] += recipe_help()
 

@@ -19,7 +19,9 @@ def review(
         Path | None,
         typer.Option(help="csv to write: the labels as decided so far; the page is not opened"),
     ] = None,
-    port: Annotated[int, typer.Option(help="0: any free one", min=0, max=65535)] = 0,
+    port: Annotated[
+        int, typer.Option(help="port to serve on; 0: any free one", min=0, max=65535)
+    ] = 0,
     force: Force = False,
 ) -> None:
     """Review the suspicious labels of an audited run in the browser.
