@@ -171,7 +171,7 @@ def fit_method(
     data = data.without_clean()
     _check_data(data)
     if data.y.dim() > 1 and not method.pixels:
-        raise BadInput(f"{method.name} needs one label a row, not labels of pixels")
+        raise BadInput(f"{method.name} needs one label per row, not labels of pixels")
     if encoder is not None and pretrain:
         raise BadInput("give encoder or pretrain, not both: an encoder is what pretrain makes")
     if isinstance(encoder, str | Path):
@@ -264,7 +264,7 @@ def load_or_pretrain(
     """
     if data.y.dim() > 1:
         raise BadInput(
-            "pre-training learns one vector a picture, and these are labels of pixels; leave it "
+            "pre-training learns one vector per picture, and these are labels of pixels; leave it "
             "out, and take a method that needs none"
         )
     settings = Settings.parse(text)

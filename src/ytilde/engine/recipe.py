@@ -66,7 +66,7 @@ class Recipe:
         for name in ("lr", "pretrained_lr", "weight_decay", "clip", "patience", "workers"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadInput(
-                    f"{name} must be a finite number from 0 on, not {getattr(self, name)}"
+                    f"{name} must be a finite number, 0 or more, not {getattr(self, name)}"
                 )
         learning_rate(self.schedule, 0, 1)
 

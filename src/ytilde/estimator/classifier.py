@@ -33,7 +33,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
     A scikit-learn estimator. Parameters left at None are chosen by the kind of data, as
     in `ytilde fit`. In every method X is features [N, D], images [N, C, H, W] (uint8, or float in
     [0, 1]), or a DataFrame, whose text columns are categories, or image files. y are ints or
-    strings, one a row (-1 is a class like any other, as scikit-learn has it) or one a pixel
+    strings, one a row (-1 is a class like any other, as scikit-learn has it) or one per pixel
     (-1 = ignore).
 
     Args:
