@@ -15,6 +15,7 @@ of the errors, and nothing of the others), lulled (errors only where it is sures
 import argparse
 import json
 import time
+from bisect import bisect_left
 from functools import cache
 from pathlib import Path
 
@@ -29,11 +30,11 @@ from ytilde.versions import versions
 
 AUDITS = 1000
 MODELS = ("strong", "weak", "overconfident", "reversed", "constant", "blind", "lulled")
-PLAN = [(m, r, 10_000, 100) for m in MODELS for r in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)]
+PLAN = [(m, r, 5_000, 100) for m in MODELS for r in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)]
 PLAN += [
     (m, r, rows, n)
-    for m in ("strong", "weak", "reversed", "constant") for r in (0.05, 0.2)
-    for rows, n in ((10_000, 30), (10_000, 300), (1_000, 100), (50_000, 100))
+    for m in ("strong", "weak", "reversed", "constant") for r in (0.15,)
+    for rows, n in ((5_000, 30), (5_000, 300), (1_000, 100), (50_000, 100))
 ]  # fmt: skip
 
 
@@ -82,10 +83,10 @@ def wilson(wrong, n):
 @cache
 def exact(rows: int, n: int, found: int):
     """Clopper and Pearson's, without replacement."""
-    numbers = np.arange(found, rows - (n - found) + 1)
-    few = hypergeom.sf(found - 1, rows, numbers, n) > 0.025
-    many = hypergeom.cdf(found, rows, numbers, n) > 0.025
-    return numbers[few].min() / rows, numbers[many].max() / rows
+    numbers = range(found, rows - (n - found) + 1)
+    few = bisect_left(numbers, True, key=lambda k: hypergeom.sf(found - 1, rows, k, n) > 0.025)
+    many = bisect_left(numbers, True, key=lambda k: hypergeom.cdf(found, rows, k, n) <= 0.025)
+    return numbers[few] / rows, numbers[many - 1] / rows
 
 
 def powered(wrong, p, n, tuned):

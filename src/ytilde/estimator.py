@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from . import checkpoint
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from .auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
+from .auditing.sampling import Reviewed
 from .backbones import without_weights
 from .data import IGNORE, BadInput, Batch, Data, Rows, few
 from .data.images import row_name, without_unreadable
@@ -503,7 +504,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     # ---- auditing -----------------------------------------------------------------------------
 
-    def audit(self, X: Any, y: ArrayLike, folds: int = 5) -> Audit:
+    def audit(
+        self, X: Any, y: ArrayLike, folds: int = 5, checked: Mapping[int, Any] | None = None
+    ) -> Audit:
         """Which labels are wrong, and what they should be.
 
         Args:
@@ -512,6 +515,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
             folds: every label is judged by a model that never saw it, in so many fits of this
                 estimator. 0: by this fitted model, once; cheaper, but a label it was trained on
                 looks better.
+            checked: true labels of rows that somebody looked at, {row: label}, drawn at random; the
+                count of wrong labels then holds whatever the model is.
 
         Returns:
             The verdict on every label; `to_html` writes the report.
@@ -536,7 +541,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
             )
         labels = torch.tensor([place[name] for name in given.tolist()])
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
-        found = self.audit_data(data, folds=folds).with_classes(classes.tolist())
+        if checked is not None:
+            strange = [label for label in checked.values() if label not in place]
+            if strange:
+                raise BadInput(f"the checked label {strange[0]!r} is no class of the labels")
+            checked = {row: place[label] for row, label in checked.items()}
+        found = self.audit_data(data, folds=folds, checked=checked)
+        found = found.with_classes(classes.tolist())
         if found.context.rows is not None:  # the values as they were given, not as float32
             found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
         return found
@@ -548,6 +559,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         on_record: Callable[[Record], None] = lambda record: None,
         keep: Path | None = None,
         encoder: Encoder | None = None,
+        checked: Mapping[int, int] | Reviewed | None = None,
     ) -> Audit:
         """The audit of a Data (which may be lazy); images that cannot be read are left out.
 
@@ -557,6 +569,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             on_record: hears of every epoch of the folds' fits; the record's stage names the fold.
             keep: a file for what these fits say, so that the next audit of the same needs none.
             encoder: what the file `self.encoder` holds, where it has been read already.
+            checked: true classes of rows drawn at random, or the decisions of a review.
 
         Returns:
             The verdict on every label.
@@ -577,7 +590,16 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 lambda: out_of_fold(data, folds, seed, self._fold_fit(data, encoder), on_record),
             )
             notes += single_rows(data)
-        found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
+        if isinstance(checked, Mapping) and unread:
+            gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
+            checked = {row: label for row, label in checked.items() if row not in gone}
+        found = audit(
+            answers.probs,
+            data.y,
+            transition=answers.transition,
+            names=data.names,
+            checked=checked,
+        )
         if folds:
             found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
         found.notes.extend([*notes, *unread])

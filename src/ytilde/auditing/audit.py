@@ -302,7 +302,7 @@ def _with_checked(
     """The audit of rows some of which were checked."""
     y, rows, k = evidence.y, evidence.rows, evidence.p.shape[1]
     if isinstance(checked, Reviewed):
-        found = checked.of_rows(rows, y[rows], k, np.lexsort((-verdict.p_wrong, verdict.quality)))
+        found = checked.of_rows(rows, len(y), k, np.lexsort((-verdict.p_wrong, verdict.quality)))
     else:
         order = np.zeros(len(y))
         order[rows] = verdict.p_wrong

@@ -188,7 +188,7 @@ def _likeliest(wrong: Array, checked: Array, push: Array) -> Array:
     root = np.sqrt(np.maximum(b * b - 4 * push * wrong, 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(b > 0, 2 * wrong / (b + root), (b - root) / (2 * push))
-    return np.clip(np.nan_to_num(share), 0, 1)
+    return np.minimum(np.maximum(share, 0), 1)
 
 
 def groups_by(order: Array, seed: int = 0, groups: int = GROUPS) -> NDArray[np.int64]:

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from .. import checkpoint
-from ..data import IGNORE, BadInput
+from ..data import IGNORE, BadInput, Data
 from ..runfolder import REVIEW, SAMPLE
 from .checked import CHOSEN, DRAWN, NONE, OPEN, Checked, groups_by
-from .inputs import Array, Labels
+from .inputs import Array
 
 Rows = NDArray[np.int64]
 
@@ -119,8 +119,8 @@ class Reviewed(NamedTuple):
         decided = {row: d.label for row, d in Log(run / REVIEW).current().items()}
         return Reviewed(decided, Sample.load(run)) if decided else None
 
-    def of_rows(self, rows: Rows, y: Labels, num_classes: int, worst: Rows) -> Checked:
-        """What is known of these judged rows, whose labels are y.
+    def of_rows(self, rows: Rows, total: int, num_classes: int, worst: Rows) -> Checked:
+        """What is known of these judged rows of so many.
 
         A decision counts as one on a random row where all rows that were drawn before it have
         one. Suspects that were reviewed from the worst down are known beside the sample, as are
@@ -128,7 +128,7 @@ class Reviewed(NamedTuple):
 
         Args:
             rows: their numbers, rising.
-            y: their labels.
+            total: N.
             num_classes: K.
             worst: places in rows, the worst label by the model first.
         """
@@ -138,8 +138,10 @@ class Reviewed(NamedTuple):
         for row, label in self.decisions.items():
             if label is not None and not 0 <= label < num_classes:
                 raise BadInput(f"the review's class {label} of row {row} is no class of the data")
+            if not 0 <= row < total:
+                raise BadInput(f"the review has a decision on row {row}, but there are {total} rows")
             if row not in place:
-                raise BadInput(f"the review has a decision on row {row}, which has no label here")
+                continue
             seen[place[row]] = True
             truth[place[row]] = IGNORE if label is None else label
         role = np.full(len(rows), NONE, dtype=np.int8)
@@ -157,13 +159,13 @@ class Reviewed(NamedTuple):
     def _drawn(self, place: Mapping[int, int], seen: NDArray[np.bool_]) -> tuple[Rows, Rows]:
         """The group of each row, and the places of those drawn and seen without a gap."""
         assert self.sample is not None
-        if set(place) != set(self.sample.rows.tolist()):
-            raise BadInput(
-                f"{SAMPLE} was drawn from other rows than those with a label now; move it away"
-            )
-        group = np.empty(len(place), dtype=np.int64)
-        group[[place[int(row)] for row in self.sample.rows]] = self.sample.group
-        drawn = np.array([place[int(row)] for row in self.sample.drawn])
+        group = np.full(len(place), -1, dtype=np.int64)
+        for row, own in zip(self.sample.rows.tolist(), self.sample.group.tolist(), strict=True):
+            if row in place:
+                group[place[row]] = own
+        if (group < 0).any():
+            raise BadInput(f"{SAMPLE} was drawn when fewer rows could be judged; move it away")
+        drawn = np.array([place[row] for row in self.sample.drawn.tolist() if row in place])
         return group, drawn[: _first_open(seen[drawn])]
 
 
@@ -171,3 +173,17 @@ def _first_open(seen: NDArray[np.bool_]) -> int:
     return len(seen) if seen.all() else int(np.argmin(seen))
 
 
+
+
+def known_rows(run: Path, data: Data) -> Reviewed | dict[int, int] | None:
+    """What is known of a run's rows: by its review, or by the clean labels where some are known.
+
+    All of them known is a study, and the audit must not see them.
+    """
+    reviewed = Reviewed.of(run) if run.is_dir() else None
+    if reviewed is not None or data.clean is None or data.clean.dim() > 1:
+        return reviewed
+    known = ((data.clean != IGNORE) & (data.y != IGNORE)).nonzero()[:, 0].tolist()
+    if not 0 < len(known) < int((data.y != IGNORE).sum()):
+        return None
+    return {row: int(data.clean[row]) for row in known}

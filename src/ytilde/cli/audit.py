@@ -39,6 +39,7 @@ def audit(
     """
     from ..auditing.exporters import label_studio_outputs
     from ..auditing.items import table
+    from ..auditing.sampling import known_rows
     from ..files import write_csv
     from ..outputs import check_no_links, check_outputs
     from ..runfolder import AUDIT, FOLDS, ISSUES, LABELS, REPORT
@@ -59,7 +60,8 @@ def audit(
         check_outputs(outputs, found.paths or (), force)
         keep = run / FOLDS if run.is_dir() else None
         encoder = same_encoder(run, clf.encoder, config)
-        result = clf.audit_data(found.data, folds, bar.show, keep, encoder)
+        checked = known_rows(run, found.data)
+        result = clf.audit_data(found.data, folds, bar.show, keep, encoder, checked)
     context = result.context
     context.history, context.paths, context.title = Run.history(run), found.paths, str(run)
     context.ids, context.texts = found.ids, found.texts
