@@ -3,13 +3,14 @@
     PYTHONPATH=src python benchmarks/checked.py            # runs what is missing
     PYTHONPATH=src python benchmarks/checked.py --report
 
-1,000 simulated audits a case: N rows with an error rate, a model that says p_wrong, n rows drawn and
-checked. How often does the 95 % interval of the number of wrong labels hold the truth, and how wide
-is it beside those of a simple random sample alone (Wilson's; exact hypergeometric) and of
+1,000 simulated audits a case: N rows with an error rate, a model that says p_wrong, n rows drawn
+and checked. How often does the 95 % interval of the number of wrong labels hold the truth, and how
+wide is it beside those of a simple random sample alone (Wilson's; exact hypergeometric) and of
 prediction-powered inference with normal quantiles (Angelopoulos et al., 2023; its second version
-tunes lambda)? The models: strong (AUC .99, calibrated), weak (AUC .7), overconfident (AUC .8, logits
-times 4), and adversarial ones: reversed (the strong one's 1 - p), constant (.999), blind (sees half
-of the errors, and nothing of the others), lulled (errors only where it is surest there are none).
+tunes lambda)? The models: strong (AUC .99, calibrated), weak (AUC .7), overconfident (AUC .8,
+logits times 4), and adversarial ones: reversed (the strong one's 1 - p), constant (.999), blind
+(sees half of the errors, and nothing of the others), lulled (errors only where it is surest that
+there are none).
 """
 
 import argparse
@@ -23,7 +24,7 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import hypergeom, norm
 
-from ytilde.auditing.checked import DRAWN, NONE, Z, Checked, count, groups_by
+from ytilde.auditing.checked import DRAWN, NONE, Checked, Z, count, groups_by
 from ytilde.auditing.sampling import sequence
 from ytilde.data import IGNORE
 from ytilde.versions import versions
@@ -125,13 +126,15 @@ def one(model: str, rate: float, rows: int, n: int) -> dict:
 
 
 def report(lines: list[dict]) -> None:
-    print("model          rate   rows    n  covers  width  /wilson  /exact  ppi covers  ppi++ covers")
+    print(
+        "model          rate   rows    n  covers  width  /wilson  /exact  ppi covers  ppi++ covers"
+    )
     for line in lines:
-        o = line["ours"]
+        o, wilson, exact = (line[kind] for kind in ("ours", "wilson", "exact"))
         print(
             f"{line['model']:13s} {line['rate']:5.2f} {line['rows']:6d} {line['checked']:4d}"
-            f" {100 * o['covers']:6.1f} {o['width']:7.3f} {o['width'] / line['wilson']['width']:7.2f}"
-            f" {o['width'] / line['exact']['width']:8.2f} {100 * line['ppi']['covers']:9.1f}"
+            f" {100 * o['covers']:6.1f} {o['width']:7.3f} {o['width'] / wilson['width']:7.2f}"
+            f" {o['width'] / exact['width']:8.2f} {100 * line['ppi']['covers']:9.1f}"
             f" {100 * line['ppi++']['covers']:12.1f}"
         )
 

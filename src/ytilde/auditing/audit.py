@@ -22,7 +22,7 @@ from ..data import IGNORE, BadInput, plural
 from ..data.ids import own_text
 from ..files import write_csv, write_text
 from ..outputs import check_replaceable
-from .checked import Checked, Count, check_checked, count
+from .checked import Count, check_checked, count
 from .context import ReportContext
 from .inputs import Array, as_numpy, check_labels, check_transition
 from .notes import NOTE_ASSUMPTION, Agreement, notes
@@ -306,10 +306,12 @@ def _with_checked(
     else:
         order = np.zeros(len(y))
         order[rows] = verdict.p_wrong
-        found = Checked(*(v[rows] for v in check_checked(checked, drawn, y, names, k, order)))
+        found = check_checked(checked, drawn, y, names, k, order).at(rows)
     wrong = (found.truth != y[rows]) & (found.truth != IGNORE)
     by_hand = count(found, wrong, verdict.p_wrong)
     audited = _summary(evidence, recalibrate(verdict, y[rows], found), names)
+    if isinstance(checked, Reviewed):
+        audited.notes[:0] = checked.notes()
     if by_hand is None:
         return audited
     n = len(rows)
@@ -319,7 +321,7 @@ def _with_checked(
         checked=by_hand,
         num_errors=Estimate(*by_hand[:3]),
         noise_rate=Estimate(*(value / n for value in by_hand[:3])),
-        notes=[by_hand.told(), *filter(None, [by_hand.advice()]), *told],
+        notes=[by_hand.told(), *told],
     )
 
 

@@ -43,6 +43,9 @@ class Checked(NamedTuple):
     group: NDArray[np.int64]
     probability: Array
 
+    def at(self, rows: NDArray[np.int64]) -> Checked:
+        return Checked(self.truth[rows], self.role[rows], self.group[rows], self.probability[rows])
+
 
 class Count(NamedTuple):
     """The number of wrong labels with its 95 % interval, and what it rests on."""
@@ -82,18 +85,20 @@ class Count(NamedTuple):
         _, low, high = interval(*self.groups)
         return max(0.0, self.high - self.low - (high - low))
 
-    def advice(self) -> str:
-        """How many more rows would narrow the interval to the next round width."""
+    def next_step(self) -> tuple[int, float] | None:
+        """How many more rows would narrow the interval to the next round half width, and that."""
         now = (self.high - self.low) / 2 / self.rows
-        for within in (goal for goal in GOALS if goal < 0.75 * now):
-            more = self.more_rows(within)
-            if more and more < self.rows / 2:
-                return (
-                    f"Check about {plural(more, 'more row')} to know the share within "
-                    f"±{100 * within:g} {'point' if within == 0.01 else 'points'}."
-                )
-            break
-        return ""
+        within = next((goal for goal in GOALS if goal < 0.75 * now), None)
+        more = None if within is None else self.more_rows(within)
+        return (more, within) if within and more and more < self.rows / 2 else None
+
+    def advice(self) -> str:
+        """The same as a sentence; empty where it would not pay."""
+        if (step := self.next_step()) is None:
+            return ""
+        more, within = step
+        points = f"{100 * within:g} {'point' if within == 0.01 else 'points'}"
+        return f"Check about {plural(more, 'more row')} to know the share within ±{points}."
 
     def to_dict(self) -> dict[str, Any]:
         """What audit.json keeps."""
@@ -239,7 +244,7 @@ def _parts(
         yield float(order[own].mean()), int(own.sum()), int(drawn.sum()), int(wrong[drawn].sum())
 
 
-# ---- what a caller gives --------------------------------------------------------------------------
+# ---- what a caller gives ----------------------------------------------------------------------
 
 
 def check_checked(
@@ -282,7 +287,7 @@ def _truth(checked: Any, y: Labels, names: tuple[str, ...] | None, num_classes: 
     number = {name: k for k, name in enumerate(names or ())}
     truth = np.full(n, IGNORE, dtype=np.int64)
     for row, label in checked.items():
-        if not isinstance(row, Integral) or not 0 <= row < n:
+        if not isinstance(row, Integral) or not 0 <= int(row) < n:
             raise BadInput(f"checked names row {row}, and the rows are 0 to {n - 1}")
         is_number = isinstance(label, Integral) and str(label) not in number
         k = int(label) if is_number else number.get(str(label), -1)

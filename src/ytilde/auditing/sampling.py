@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from .. import checkpoint
-from ..data import IGNORE, BadInput, Data
+from ..data import IGNORE, BadInput, Data, plural
 from ..runfolder import REVIEW, SAMPLE
 from .checked import CHOSEN, DRAWN, NONE, OPEN, Checked, groups_by
 from .inputs import Array
@@ -55,8 +55,10 @@ class Sample(NamedTuple):
             return None
         tensors, meta = checkpoint.load(path)
         try:
-            arrays = [tensors[name].numpy().astype(np.int64) for name in Sample._fields[:3]]
-            found = Sample(*arrays, int(meta["size"]), int(meta["seed"]))
+            rows, group, order = (
+                tensors[name].numpy().astype(np.int64) for name in Sample._fields[:3]
+            )
+            found = Sample(rows, group, order, int(meta["size"]), int(meta["seed"]))
             whole = np.array_equal(np.sort(found.sequence), np.sort(found.rows))
             fits = whole and len(found.group) == len(found.rows) >= found.size > 0
         except (KeyError, TypeError, ValueError) as error:
@@ -139,7 +141,9 @@ class Reviewed(NamedTuple):
             if label is not None and not 0 <= label < num_classes:
                 raise BadInput(f"the review's class {label} of row {row} is no class of the data")
             if not 0 <= row < total:
-                raise BadInput(f"the review has a decision on row {row}, but there are {total} rows")
+                raise BadInput(
+                    f"the review has a decision on row {row}, but there are {total} rows"
+                )
             if row not in place:
                 continue
             seen[place[row]] = True
@@ -156,6 +160,23 @@ class Reviewed(NamedTuple):
             role[reviewed] = np.where(truth[reviewed] == IGNORE, OPEN, CHOSEN)
         return Checked(truth, role, group, probability)
 
+    def notes(self) -> list[str]:
+        """What is missing in the sample."""
+        if self.sample is None:
+            return []
+        drawn = self.sample.drawn.tolist()
+        open_rows = sum(row not in self.decisions for row in drawn)
+        skipped = sum(self.decisions.get(row, 0) is None for row in drawn)
+        told = []
+        if open_rows:
+            told.append(f"Of the {len(drawn)} rows drawn for the sample {open_rows} are open yet.")
+        if skipped:
+            told.append(
+                f"{plural(skipped, 'row')} of the sample {'was' if skipped == 1 else 'were'} "
+                "skipped; the count takes them to be like the others."
+            )
+        return told
+
     def _drawn(self, place: Mapping[int, int], seen: NDArray[np.bool_]) -> tuple[Rows, Rows]:
         """The group of each row, and the places of those drawn and seen without a gap."""
         assert self.sample is not None
@@ -171,8 +192,6 @@ class Reviewed(NamedTuple):
 
 def _first_open(seen: NDArray[np.bool_]) -> int:
     return len(seen) if seen.all() else int(np.argmin(seen))
-
-
 
 
 def known_rows(run: Path, data: Data) -> Reviewed | dict[int, int] | None:

@@ -255,7 +255,7 @@ def _sample(run: Path, names: list[str], data: Data, size: int) -> list[dict[str
         if row not in where:
             raise BadInput(f"the sample holds row {row}, which {path} has not; audit again")
         at = where[row]
-        item = {key: int(values[at]) for key, values in labels.items()}
+        item: dict[str, Any] = {key: int(values[at]) for key, values in labels.items()}
         item |= {key: float(figures[key].iloc[at]) for key in FIGURES}
         if item["predicted"] == item["given"]:
             other = {"predicted": item["runner_up"], "predicted_prob": item["runner_up_prob"]}
