@@ -14,8 +14,9 @@ from .checked import CHOSEN, Checked
 from .inputs import Array, Labels
 from .verdict import Verdict
 
-SHIFT, SLOPE = 2.0, 1.0  # standard deviations of a and log b before anything was checked
-SUREST = 14.0  # logits beyond this tell no more: as sure as one in a million
+SHIFT = 1.0  # standard deviation of a before anything was checked
+LESS_SURE, SURER = 1.0, 0.25  # of log b on either side of 0: models are too sure, seldom too modest
+SUREST = 100.0  # larger logits tell no more
 
 
 def recalibrate(verdict: Verdict, y: Labels, checked: Checked) -> Verdict:
@@ -47,11 +48,12 @@ def fit(logit: Array, wrong: NDArray[np.bool_], weight: Array) -> tuple[float, f
 
     def cost(at: Array) -> float:
         a, log_b = at
-        prior = (a / SHIFT) ** 2 / 2 + (log_b / SLOPE) ** 2 / 2
+        slope = log_b / (SURER if log_b > 0 else LESS_SURE)
+        prior = (a / SHIFT) ** 2 / 2 + slope**2 / 2
         loss = np.logaddexp(0, -sign * (a + np.exp(np.clip(log_b, -20, 20)) * x))
         return float(weight @ loss + prior)
 
-    a, log_b = minimize(cost, np.zeros(2), method="Nelder-Mead", options={"maxiter": 400}).x
+    a, log_b = minimize(cost, np.zeros(2), method="Nelder-Mead", options={"maxiter": 600}).x
     return float(a), float(np.exp(np.clip(log_b, -20, 20)))
 
 

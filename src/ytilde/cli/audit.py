@@ -95,6 +95,6 @@ def audit(
     if result.checked and (advice := result.checked.advice()):
         say(advice)
     if result.checked is None:
-        say(f"next: ytilde review {quote(str(run))} --sample 100 makes the count sure")
+        say(f"next: ytilde review {quote(str(run))} --sample 100  # a count whatever the model is")
     if not result.at_chance:
         say(f"next: ytilde review {quote(str(run))}")

@@ -242,7 +242,7 @@ def _sample(run: Path, names: list[str], data: Data, size: int) -> list[dict[str
             key: table[f"{key}_label"].map(place).astype("int64").to_numpy()
             for key in ("given", "predicted", "runner_up")
         }
-        same = (data.y[rows].numpy() == labels["given"]).all() and len(set(rows)) == len(rows)
+        same = (data.y.numpy()[rows] == labels["given"]).all() and len(set(rows)) == len(rows)
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise BadInput(f"{path} cannot be read ({error!r}); `ytilde audit {run}` again") from error
     if not same:
