@@ -10,7 +10,9 @@ import torch
 from scipy.special import expit, logit
 from scipy.stats import hypergeom, norm
 
+from browser import start
 from test_cli import FAST, refused, ytilde
+from test_review import Server
 from ytilde import BadInput, Classifier, Data, audit, readers
 from ytilde.auditing.checked import CHOSEN, DRAWN, NONE, OPEN, Checked, count, groups_by, interval
 from ytilde.auditing.recalibration import fit
@@ -400,6 +402,33 @@ def test_the_sample_comes_first_and_the_audit_counts_by_it(audited):
     ytilde("review", run, "--export", exported)
     labels = pd.read_csv(exported).set_index("index")
     assert (labels.fixed[rows[:60]] == (y != clean)[rows[:60]]).all()
+
+
+@pytest.fixture
+def browser(tmp_path):
+    yield from start(tmp_path / "chromium")
+
+
+def test_in_a_browser_random_rows_come_without_the_models_opinion(audited, browser):
+    run, _, _ = audited
+    server = Server(run, sample=100)
+    try:
+        browser.open(server.url)
+        browser.until("!document.getElementById('item').hidden")
+        told = browser.eval("document.getElementById('drawn').textContent")
+        assert told.startswith("Random sample, 61 of 100: it tells how many labels are wrong")
+        ids = ["probably", "wrong", "accept-p", "keep-p"]
+        hidden = f"{ids}.map((id) => document.getElementById(id).hidden)"
+        assert browser.eval(hidden) == [True] * 4
+        assert not browser.eval("document.getElementById('drawn').hidden")
+        for _ in range(40):
+            place = browser.eval("document.getElementById('place').textContent")
+            browser.press("k")
+            browser.until(f"document.getElementById('place').textContent !== {place!r}")
+        assert browser.eval(hidden) == [False] * 4  # the suspects
+        assert browser.eval("document.getElementById('drawn').hidden")
+    finally:
+        server.kill()
 
 
 def test_a_decision_on_no_row_ends_in_one_sentence(audited, tmp_path):
