@@ -80,6 +80,7 @@
     // Of a random row the model's opinion is not shown: the answer is to be the reviewer's own.
     for (const id of ["probably", "wrong"]) show(id, !item.drawn);
     for (const id of ["accept-p", "keep-p", "runner-p"]) show(id, !item.drawn);
+    document.querySelector("[data-do=accept]").classList.toggle("main", !item.drawn);
     show("drawn", item.drawn);
     put("drawn", `Random sample, ${item.position + 1} of ${sample}: it tells how many labels are wrong, `
       + "whatever the model is worth. The suspects follow.");
@@ -164,6 +165,7 @@
     const deed = undo ? "undo" : free && keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     // A held key repeats; one press is one decision.
     if (!deed || event.repeat || $("choose").open) return;
+    if (event.key === "Enter" && item?.drawn) return; // nothing is suggested that it could accept
     event.preventDefault();
     deeds[deed]();
   });
