@@ -24,8 +24,9 @@ from ..files import write_csv, write_text
 from ..outputs import check_replaceable
 from .checked import Count, check_checked, count
 from .context import ReportContext
-from .inputs import Array, as_numpy, check_labels, check_transition
+from .inputs import Array, as_numpy, check_features, check_labels, check_transition
 from .notes import NOTE_ASSUMPTION, Agreement, notes
+from .panel import panel
 from .readings import Evidence, fit_readings
 from .recalibration import recalibrate
 from .sampling import Reviewed
@@ -243,6 +244,7 @@ def audit(
     *,
     transition: np.ndarray | Tensor | None = None,
     names: Sequence[str] | None = None,
+    features: np.ndarray | Tensor | pd.DataFrame | None = None,
     checked: Mapping[int, Any] | Sequence[Any] | np.ndarray | Reviewed | None = None,
     drawn: Sequence[float] | np.ndarray | None = None,
 ) -> Audit:
@@ -257,6 +259,9 @@ def audit(
             (see above).
         names: of the classes; None: the DataFrame's columns, if these are texts, or else the labels
             sorted.
+        features: numbers [N, ...] that describe the rows, such as embeddings. Neighbours and a
+            linear model then judge beside the model, without the row's label; that tells a weak
+            model from wrong labels, so give them wherever you can.
         checked: true labels of rows that somebody looked at, {row: label}, or one for each row (-1,
             None or NaN: not known). They are taken for a random sample; the count and its interval
             then rest on them and hold whatever the model is, and p_wrong is recalibrated.
@@ -278,8 +283,9 @@ def audit(
         names = columns if all(isinstance(name, str) for name in columns) else None
     given, names = check_labels(y, p, names)
     rows = np.flatnonzero(given != IGNORE)
-    evidence = Evidence(p, given, rows, check_transition(transition, p))
-    verdict = judge(evidence, fit_readings(evidence))
+    judges = () if features is None else panel(check_features(features, len(p)), given, p.shape[1])
+    evidence = Evidence(p, given, rows, check_transition(transition, p), judges)
+    verdict = judge(evidence)
     if checked is None:
         return _summary(evidence, verdict, names)
     return _with_checked(evidence, verdict, names, checked, drawn)
@@ -287,13 +293,11 @@ def audit(
 
 def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
     """How far the classes overlap: the share of rows whose likeliest class is expected not to be
-    the truth, even in the strict reading, which believes in clear classes wherever it can."""
+    the truth."""
     p = as_numpy(pred_probs, "pred_probs")
     given, _ = check_labels(y, p, None)
     evidence = Evidence(p, given, np.flatnonzero(given != IGNORE), None)
-    _, strict = fit_readings(evidence)
-    doubt = sum(len(part) - strict.clean(part).max(1).sum() for _, part, _, _ in evidence.chunks())
-    return float(doubt / len(evidence.rows))
+    return fit_readings(evidence).model_error
 
 
 def _with_checked(
