@@ -28,7 +28,7 @@ from browser import start
 from ytilde import BadInput, audit, cli, readers
 from ytilde.auditing import review
 from ytilde.auditing.pages import text_of
-from ytilde.auditing.review.log import SCHEMA
+from ytilde.auditing.review.log import OLDER
 from ytilde.engine import Recipe
 
 HOSTILE = (
@@ -257,7 +257,7 @@ def without_digests(path, lines):
     """A log as ytilde 0.1 wrote it."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute(SCHEMA)
+        db.execute(OLDER[0][0])
         db.executemany(
             "INSERT INTO decisions (request, tab, row, action, label) VALUES (?,?,?,?,?)", lines
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from pandas.api.types import infer_dtype
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from . import checkpoint
 from .auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from .auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
+from .auditing.similar import Features, standardised
 from .backbones import without_weights
 from .data import IGNORE, BadInput, Batch, Data, Rows, few
 from .data.images import row_name, without_unreadable
@@ -42,7 +44,7 @@ from .engine import (
 from .errors import is_out_of_memory
 from .fitting import backbone_name, fit_method, make_spec
 from .hashing import hash_of
-from .method import Method, create, unseen
+from .method import Method, Net, create, unseen
 from .outputs import check_replaceable
 from .transition import confident_joint, validate_transition
 from .tuning import SHORT_LIST, choose_method, tag_trial
@@ -582,11 +584,27 @@ class Classifier(ClassifierMixin, BaseEstimator):
             found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
         found.notes.extend([*notes, *unread])
         found.context.method = self._method_name()
+        found.context.features = self._features(data)
         if len(data.shape) > 1:
             found.context.images = data.x
         else:
             found.context.rows = data.x  # type: ignore[assignment]
         return found
+
+    def _features(self, data: Data) -> Features | None:
+        """By which similar rows are found: a table's own values, or what the network makes of a
+        picture; nothing for pictures before there is a network."""
+        net = getattr(getattr(self, "method_", None), "net", None)
+        if len(data.shape) > 1 and (not isinstance(net, Net) or data.shape != self.shape_):
+            return None
+
+        def of(rows: Sequence[int]) -> Tensor:
+            part = data.rows(torch.as_tensor(rows))
+            if len(data.shape) == 1:
+                return standardised(torch.as_tensor(part.x))
+            return self._trainer().map(lambda b: F.normalize(net.features(b.x).float()), part)
+
+        return of
 
     def _audit_key(self, data: Data, folds: int, encoder: Encoder | None) -> str:
         """The hash of all that the folds' answers depend on, whatever their files are called."""

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from .context import ReportContext
 from .inputs import Array, as_numpy, check_labels, check_transition
 from .notes import Agreement, notes
 from .readings import Evidence, fit_readings
+from .similar import Similar, similar_rows
 from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
 
 
@@ -120,6 +122,14 @@ class Audit:
         columns = {"index": self.issues["index"], "label": label, "fixed": fix}
         return self._named(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
 
+    @cached_property
+    def similar(self) -> dict[int, Similar]:
+        """Rows to compare a suspect with, by its row; none where the context has no features."""
+        if self.context.features is None or self.at_chance:
+            return {}
+        suspects = worst_first(self.issues[self.issues.is_label_issue])
+        return similar_rows(self.issues, suspects, self.context.features)
+
     def with_classes(self, classes: Sequence[Any]) -> Audit:
         """The same in the classes' own values, one for each of `names`: 7 instead of "7"."""
         own = dict(zip(self.names or (), classes, strict=True))
@@ -169,10 +179,14 @@ class Audit:
         if self.context.ids is not None:
             ids = [own_text(self.context.ids[i]) for i in flagged["index"]]
             flagged = flagged.assign(id=ids)
+        issues = _records(flagged)
+        for issue in issues:
+            if near := self.similar.get(issue["index"]):
+                issue["similar"] = near._asdict()
         tables = {
             "per_class": _records(self.per_class),
             "pairs": _records(self.pairs),
-            "issues": _records(flagged),
+            "issues": issues,
         }
         everything = {
             "rows": len(self.issues),
