@@ -163,3 +163,36 @@ def test_from_fit_to_the_corrected_table(tmp_path, monkeypatch, capsys):
     wrong = (after.kind == "dog").to_numpy() != truth
     assert wrong.sum() < 6 < 24 == (noisy != truth).sum()
     assert after[["x", "z"]].equals(pd.read_csv("pets.csv")[["x", "z"]])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_bad_items_are_left_out_and_nothing_else_changes(tmp_path, kind):
+    """A row without a label, as a review writes it, is of no class."""
+    old, new = ["p", "q", "p", "q"], ["", "p", "p", ""]
+    labels = labels_of(tmp_path / "labels.csv", old, new)
+    data, out = tmp_path / f"data.{kind}", tmp_path / f"fixed.{kind}"
+    frame = pd.DataFrame({"a": ["1", 'x, "y"', "two\nlines", "4"], "label": old})
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(data)
+        assert relabel(data, labels, out) == (4, 1, 2)
+        assert pd.read_parquet(out).to_dict("list") == {
+            "a": ['x, "y"', "two\nlines"],
+            "label": ["p"] * 2,
+        }
+        return
+    text = '\ufeffa,label\r\n1,p\r\n\r\n"x, ""y""",q\r\n"two\nlines",p\r\n4,q'
+    for end in ("", "\r\n"):
+        data.write_bytes((text + end).encode())
+        assert relabel(data, labels, out, force=True) == (4, 1, 2)
+        wanted = '\ufeffa,label\r\n\r\n"x, ""y""",p\r\n"two\nlines",p\r\n'
+        assert out.read_bytes() == wanted.encode()
+
+
+def test_a_table_of_bad_items_alone_is_not_written(tmp_path):
+    data, out = tmp_path / "data.csv", tmp_path / "fixed.csv"
+    data.write_text(TEXT)
+    labels = labels_of(tmp_path / "labels.csv", ["+", "=f(1)", "+"], ["", "", ""])
+    with pytest.raises(BadInput, match="every row"):
+        relabel(data, labels, out)
+    assert not out.exists()

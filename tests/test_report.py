@@ -572,7 +572,9 @@ def test_in_a_browser_ten_thousand_suspects_are_searched(tmp_path, browser):
     n = 20_000
     found = large(n, tuple(f"class {k}" for k in range(10)))
     ids = [str(900_000_000_000_000_000 + 7 * k) for k in range(n)]  # 18 digits: no float holds them
-    rows = pd.DataFrame({"amount": [f"{k}.50" for k in range(n)], "colour": ["red", "blue"] * 10_000})
+    rows = pd.DataFrame(
+        {"amount": [f"{k}.50" for k in range(n)], "colour": ["red", "blue"] * 10_000}
+    )
     written(tmp_path, found, ids=ids, rows=rows)
     browser.open((tmp_path / "report.html").as_uri())
     browser.eval(GALLERY)
@@ -632,7 +634,7 @@ def test_in_a_browser_a_closer_look_has_similar_items(tmp_path, browser, kind):
         number = len(sum(data["similar"][row], []))
         assert browser.eval("dialog.querySelectorAll('#beside img').length") == number
     else:
-        cells = browser.eval("[...dialog.querySelectorAll('td')].map((t) => t.textContent)")
+        cells = browser.eval("[...dialog.querySelectorAll('.frame td')].map((t) => t.textContent)")
         both = sum(data["similar"][row], [])
         assert cells == ["", *(str(each / 4) for each in (int(row), *both))]
     browser.press("ArrowRight")

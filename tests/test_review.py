@@ -930,7 +930,143 @@ def test_in_a_browser_with_the_keyboard(tmp_path, browser):
         server.kill()
 
 
+COUNTS = "document.getElementById('counts').textContent"
+NOTICE = "document.getElementById('notice').textContent"
+
+
+def test_in_a_browser_a_pair_is_accepted_and_taken_back(tmp_path, browser):
+    run = make_run(tmp_path / "run", 60, names=("cat", "dog", "bird"))
+    view, server = session(run), Server(run)
+    pair = pair_of(view, 7)
+    rows = of_pair(view, pair)
+    words = " → ".join(view.names[k] for k in pair)
+    try:
+        browser.open(server.url)
+        browser.until(PLACE)
+        browser.press("f")
+        browser.until("document.getElementById('choose').open")
+        options = "[...document.querySelectorAll('#classes button')].map((b) => b.textContent)"
+        assert len(browser.eval(options)) == 4  # all, and the three pairs
+        for letter in words:
+            browser.press(letter)
+        browser.until(f"{options}.length === 1")
+        assert browser.eval(options) == [f"{words}{len(rows)} of {len(rows)} open"]
+        browser.press("Enter")
+        browser.until(f"{PLACE} === '1 of {len(rows)}, row {rows[0]}'")
+        assert words in browser.eval("document.getElementById('filter').textContent")
+        press(browser, "b")  # the first is of no class
+        assert view.log.current()[rows[0]].action == "bad"
+        browser.press("p")
+        browser.until("document.getElementById('confirm').open")
+        told = browser.eval("document.getElementById('confirm').textContent")
+        assert f"all {len(rows) - 1} open items" in told and len(view.log.current()) == 1
+        browser.press("Escape")  # thought better of it
+        browser.until("!document.getElementById('confirm').open")
+        browser.press("p")
+        browser.until("document.getElementById('confirm').open")
+        browser.press("Enter")
+        browser.until("!document.getElementById('end').hidden")
+        assert "Nothing is left of this pair" in browser.eval("document.body.innerText")
+        held = view.log.current()
+        assert [held[row].action for row in rows] == ["bad"] + ["accept"] * (len(rows) - 1)
+        assert f"{len(rows) - 1} accepted" in browser.eval(NOTICE)
+        browser.press("u")
+        browser.until(f"{NOTICE} === '{len(rows) - 1} decisions are taken back.'")
+        assert list(view.log.current()) == rows[:1] and "1 bad" in browser.eval(COUNTS)
+        browser.press("u")
+        browser.until(f"{NOTICE} === 'The last decision is taken back.'")
+        assert not view.log.current()
+        # another tab decides on one of them while this page asks
+        server.ask("decide", request="o", tab="o", kind="open", row=rows[3], seen=0, action="keep")
+        browser.press("p")
+        browser.until("document.getElementById('confirm').open")
+        browser.press("Enter")
+        browser.until(f"{NOTICE} === 'Another tab decided on some of them in the meantime.'")
+        assert list(view.log.current()) == [rows[3]]
+        browser.press("f")
+        browser.until("document.getElementById('choose').open")
+        browser.press("Enter")  # all pairs again
+        browser.until(f"{PLACE}.includes(' of 60,')")
+    finally:
+        server.kill()
+
+
+def test_in_a_browser_ten_thousand_suspects_with_ids_of_18_digits(tmp_path, browser):
+    names = tuple(f"class {k}" for k in range(12))
+    run = make_run(tmp_path / "run", 10_000, names, "table", features=True, ids=9 * 10**17)
+    view, server = session(run), Server(run)
+    try:
+        browser.open(server.url)
+        browser.until(PLACE)
+        for position in range(3):
+            row = view.issues[position]["index"]
+            assert browser.eval(PLACE) == f"{position + 1} of 10000, row {row}, id"
+            shown = browser.eval("document.getElementById('id').textContent")
+            assert shown == str(9 * 10**17 + row)  # a float would say ...000
+            browser.until(f"document.getElementById('beside').dataset.row === '{row}'")
+            near = view.similar(row)
+            heads = browser.eval("[...document.querySelectorAll('#beside th[scope=col]')]"
+                                 ".map((h) => h.textContent)")  # fmt: skip
+            assert heads == ["this item", *(
+                f"{view.names[view.issues[position][key]]}row {each['row']}, id {each['id']}"
+                for key in ("given", "predicted") for each in near[key]
+            )]  # fmt: skip
+            assert len(heads) == 7
+            press(browser, "a")
+        pair = pair_of(view, 3)
+        rows = of_pair(view, pair)
+        open_rows = [row for row in rows if row not in view.log.current()]
+        began = time.monotonic()
+        browser.press("p")
+        browser.until("document.getElementById('confirm').open")
+        browser.press("Enter")
+        browser.until(f"{NOTICE} === '{len(open_rows)} accepted; one undo takes them back.'")
+        assert len(open_rows) > 500 and time.monotonic() - began < 10
+        assert view.progress()["accept"] == 3 + len(open_rows)
+        browser.press("u")
+        browser.until(f"{NOTICE} === '{len(open_rows)} decisions are taken back.'")
+        assert view.progress()["accept"] == 3
+    finally:
+        server.kill()
+
+
+def test_in_a_browser_pictures_open_and_have_similar_ones_beside(tmp_path, browser):
+    run = make_run(tmp_path / "run", 30, features=True)
+    view, server = session(run), Server(run)
+    try:
+        browser.open(server.url)
+        row = view.issues[0]["index"]
+        browser.until(f"document.getElementById('beside').dataset.row === '{row}'")
+        near = view.similar(row)
+        alts = browser.eval("[...document.querySelectorAll('#beside img')].map((i) => i.alt)")
+        assert alts == [f"row {each['row']}, labelled {text_of(view.names[view.issues[0][key]])}"
+                        for key in ("given", "predicted") for each in near[key]]  # fmt: skip
+        browser.until("[...document.querySelectorAll('#beside img')].every((i) => i.naturalWidth)")
+        browser.press("z")
+        browser.until(
+            "document.getElementById('large-size').textContent.startsWith('8 × 8 pixels')"
+        )
+        assert browser.eval("document.getElementById('large-picture').offsetWidth") == 384
+        browser.press("a")  # the picture is looked at: no decision
+        browser.press("Escape")
+        browser.until("!document.getElementById('large').open")
+        assert not view.log.current()
+        browser.press("n")
+        browser.until("document.getElementById('beside').hidden")
+        press(browser, "a")
+        browser.press("n")
+        other = view.issues[1]["index"]
+        browser.until(f"document.getElementById('beside').dataset.row === '{other}'")
+        # Enter presses a button that has the focus, instead of accepting
+        browser.eval("document.querySelector('[data-do=skip]').focus()")
+        press(browser, "Enter")
+        assert view.log.current()[other].action == "skip"
+    finally:
+        server.kill()
+
+
 def test_in_a_browser_hostile_names_are_text(run, server, browser):
+    browser.open("about:blank")  # what an earlier page still asks for is over
     browser.open(server.url)
     browser.until("document.getElementById('picture').naturalWidth")
     # no line through the given label: a struck-out -1 looked like 1
@@ -963,7 +1099,7 @@ def test_in_a_browser_nothing_sticks_out(server, browser, width):
         assert browser.eval("document.documentElement.scrollWidth") <= width
         heights = browser.eval("""[...document.querySelectorAll('button')]
             .map((b) => b.getBoundingClientRect().height).filter((h) => h)""")
-        assert len(heights) == 8 and min(heights) >= 40  # a finger's width
+        assert len(heights) == 12 and min(heights) >= 40  # a finger's width
     finally:
         browser.resize(1000, 900)
 
@@ -983,8 +1119,9 @@ def test_in_a_browser_a_stopped_server_is_told(tmp_path, browser):
 
 def test_in_a_browser_a_full_disk_is_told(tmp_path, browser):
     run = make_run(tmp_path / "run", 60)
-    session(run)
-    server = Server(run, largest=(run / review.LOG).stat().st_size)
+    with contextlib.closing(sqlite3.connect(tmp_path / "empty.sqlite")) as db:
+        db.execute(review.log.SCHEMA)  # as large as a log without decisions
+    server = Server(run, largest=(tmp_path / "empty.sqlite").stat().st_size)
     notice = "document.getElementById('notice').textContent"
     try:
         browser.open(server.url)

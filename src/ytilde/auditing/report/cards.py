@@ -49,7 +49,9 @@ class Source:
         return (
             None if self.ids is None else text_of(own_text(self.ids[row])),
             None if self.paths is None else text_of(self.paths[row], 200),
-            [text_of(value, self._longest) for value in self._values[row]] if self.columns else None,
+            [text_of(value, self._longest) for value in self._values[row]]
+            if self.columns
+            else None,
         )
 
 

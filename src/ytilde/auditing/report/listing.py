@@ -43,7 +43,8 @@ def suspects(
             more -= 1
         found.append([*entry, image])
     names = [text_of(label) for label in labels]
-    return {"classes": names, "columns": source.columns, "suspects": found}
+    about = {"columns": source.columns, "texts": source.has_texts}
+    return {"classes": names, "suspects": found} | about
 
 
 def beside(similar: dict[int, Similar], source: Source, pictures: Pictures) -> dict[str, Any]:

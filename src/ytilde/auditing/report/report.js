@@ -137,13 +137,19 @@
     let entries = [];
     let place = 0;
 
-    const values = (columns) => { // side by side, the item first
+    // The item first, then those that it may be like: a column each, or a line each to read texts.
+    const values = (items) => {
       const table = make("table");
-      const line = (...cells) => { const made = make("tr"); made.append(...cells); table.append(made); };
       const head = (scope, ...parts) => { const made = make("th"); made.scope = scope; made.append(...parts); return made; };
-      if (columns.length > 1) line(make("td"), ...columns.map(({ title }) => head("col", ...title)));
-      data.columns.forEach((name, k) => line(head("row", make("bdi", name)),
-        ...columns.map((column) => make("td", column.values[k]))));
+      const line = (...cells) => { const made = make("tr"); made.append(...cells); table.append(made); };
+      if (items.length > 1) table.append(make("caption", "With similar items whose label is not suspected"));
+      if (data.texts) {
+        line(make("td"), ...data.columns.map((name) => head("col", make("bdi", name))));
+        for (const item of items) line(head("row", ...item.title), ...item.values.map((value) => make("td", value)));
+      } else {
+        if (items.length > 1) line(make("td"), ...items.map((item) => head("col", ...item.title)));
+        data.columns.forEach((name, k) => line(head("row", make("bdi", name)), ...items.map((item) => make("td", item.values[k]))));
+      }
       return table;
     };
     const titled = (label, kind, row) => {
@@ -170,9 +176,9 @@
         frame.append(picture);
       }
       if (entry.values) {
-        const columns = [{ title: ["this item"], values: entry.values }];
+        const own = { title: [make("b", "this item")], values: entry.values };
         const others = witnesses.map(([row, kind]) => ({ title: titled(entry[kind], kind, row), values: data.near[row][2] }));
-        frame.append(values([...columns, ...others]));
+        frame.append(values([own, ...others]));
       } else if (!entry.picture) {
         frame.append(make("p", "This file has no picture of it.", "soft"));
       }

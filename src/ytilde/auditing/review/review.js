@@ -112,12 +112,12 @@
   };
 
   const arrow = ([given, predicted]) => [make("bdi", classes[given]), " → ", make("bdi", classes[predicted])];
-  const terms = (values) => values.flatMap(([key, value]) => [make("dt", key), make("dd", value)]);
 
   const fill = () => {
     show("values", !pictures);
     show("zoom", pictures);
-    $("values").replaceChildren(...terms(item.values));
+    $("values").firstElementChild.replaceChildren(...item.values.flatMap(
+      ([key, value]) => [make("dt", key), make("dd", value)]));
     if (pictures) {
       $("picture").src = `picture/${item.row}`;
       $("picture").alt = `row ${item.row}, labelled ${classes[item.given]}`;
@@ -168,22 +168,22 @@
     place.append(make("bdi", near.id));
     return place;
   };
-  // Values stand side by side: the item first, then those that it may be like.
+  // The item first, then those that it may be like: a column each, or a line each to read texts.
   const table = (found) => {
-    const columns = [[item, "", "this item"], ...["given", "predicted"].flatMap(
+    const items = [[item, "", "this item"], ...["given", "predicted"].flatMap(
       (key) => found[key].map((near) => [near, key, classes[item[key]]]))];
-    const cell = (tag, scope, ...parts) => {
-      const made = make(tag);
-      if (scope) made.scope = scope;
-      made.append(...parts);
-      return made;
-    };
-    const line = (...cells) => { const made = make("tr"); made.append(...cells); return made; };
     const whole = make("table");
-    whole.append(line(cell("td"), ...columns.map(([near, kind, label]) => cell("th", "col", make("bdi", label, kind),
-      ...near === item ? [] : [placed(near)]))));
-    whole.append(...item.values.map(([key], k) => line(cell("th", "row", key),
-      ...columns.map(([near]) => cell("td", "", near.values[k][1])))));
+    const line = (...cells) => { const made = make("tr"); made.append(...cells); whole.append(made); };
+    const head = (scope, ...parts) => { const made = make("th"); made.scope = scope; made.append(...parts); return made; };
+    const title = ([near, kind, label]) => [make("bdi", label, kind), ...near === item ? [] : [placed(near)]];
+    if (items.some(([{ values }]) => values.some(([, value]) => value.length > 40))) {
+      line(make("td"), ...item.values.map(([name]) => head("col", make("bdi", name))));
+      for (const each of items) line(head("row", ...title(each)), ...each[0].values.map(([, value]) => make("td", value)));
+    } else {
+      line(make("td"), ...items.map((each) => head("col", ...title(each))));
+      item.values.forEach(([name], k) => line(head("row", make("bdi", name)),
+        ...items.map(([{ values }]) => make("td", values[k][1]))));
+    }
     return whole;
   };
 

@@ -27,6 +27,7 @@ HELD = 120.0  # seconds for which an item that one tab shows is not offered to a
 SIDES = {"small": 160, "page": 640, "full": 4096}  # of a picture, at most
 LOSSLESS = 1_000_000  # pixels of a picture up to which it is a PNG
 COLUMNS = 40  # values of a table's row on the page
+CHARACTERS = 4000  # of these values together; each may have 200
 BAD = ""  # the label of a bad item in labels.csv: no class has this name
 
 Pair = tuple[int, int]  # given and suggested class
@@ -105,7 +106,9 @@ class Review:
         rows = (self.data.y != IGNORE).nonzero()[:, 0].tolist()
         given = [int(label) for label in self.data.y[rows]]
         decided = {d.row: d for d in self.log.current().values() if d.action != "skip"}
-        strange = (d for d in decided.values() if d.label is not None and d.label >= len(self.names))
+        strange = (
+            d for d in decided.values() if d.label is not None and d.label >= len(self.names)
+        )
         if any(row >= len(self.data.y) for row in decided) or any(strange):
             raise BadInput(f"{self.run / LOG} is the review of another run; move it away")
         label = [decided[row].label if row in decided else old
@@ -279,7 +282,8 @@ class Review:
         values: list[tuple[str, str]] = []
         if len(self.data.shape) == 1:
             shown = self._values.loc[row].iloc[:COLUMNS]
-            values = [(text_of(name, 60), text_of(value, 200)) for name, value in shown.items()]
+            longest = max(200, CHARACTERS // max(1, len(shown)))
+            values = [(text_of(name, 60), text_of(value, longest)) for name, value in shown.items()]
         return {
             "row": row,
             "id": text_of(self.ids[row]) if self.ids else "",
