@@ -39,9 +39,14 @@ def page(request, browser):
 def violations(browser):
     """What axe finds in the page as it is now: rule, how bad, and where."""
     browser.eval(AXE.read_text("utf-8") + ";0")
-    browser.eval("""window.found = null; axe.run().then((all) => { window.found = all.violations.map(
-        (rule) => [rule.id, rule.impact, rule.nodes.slice(0, 3).map((n) => n.html.slice(0, 150))]); });0""")
-    return json.loads(browser.until("window.found && JSON.stringify(window.found)", 60))
+    browser.eval("""
+        found = null;
+        where = (rule) => rule.nodes.slice(0, 3).map((node) => node.html.slice(0, 150));
+        axe.run().then(({ violations }) => {
+          found = violations.map((rule) => [rule.id, rule.impact, where(rule)]);
+        });
+        0""")
+    return json.loads(browser.until("found && JSON.stringify(found)", 60))
 
 
 def reports():

@@ -631,11 +631,11 @@ def test_in_a_browser_a_closer_look_has_similar_items(tmp_path, browser, kind):
         browser.until(f"{picture}.complete && {picture}.getBoundingClientRect().width")
         assert browser.eval(f"[{picture}.naturalWidth, {picture}.naturalHeight]") == [150, 200]
         assert browser.eval(f"{picture}.getBoundingClientRect().width") == 150  # its own size
-        number = len(sum(data["similar"][row], []))
+        number = len([*data["similar"][row][0], *data["similar"][row][1]])
         assert browser.eval("dialog.querySelectorAll('#beside img').length") == number
     else:
         cells = browser.eval("[...dialog.querySelectorAll('.frame td')].map((t) => t.textContent)")
-        both = sum(data["similar"][row], [])
+        both = [*data["similar"][row][0], *data["similar"][row][1]]
         assert cells == ["", *(str(each / 4) for each in (int(row), *both))]
     browser.press("ArrowRight")
     other = browser.eval("visible()[2].dataset.row")

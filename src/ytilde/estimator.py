@@ -594,7 +594,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _features(self, data: Data) -> Features | None:
         """By which similar rows are found: a table's own values, or what the network makes of a
         picture; nothing for pictures before there is a network."""
-        net = getattr(getattr(self, "method_", None), "net", None)
+        net: Any = getattr(getattr(self, "method_", None), "net", None)
         if len(data.shape) > 1 and (not isinstance(net, Net) or data.shape != self.shape_):
             return None
 

@@ -52,7 +52,7 @@ def write(audit: Audit, path: str | os.PathLike[str], **own: Any) -> None:
 
 
 def _galleries(audit: Audit) -> dict[str, Any]:
-    """The cards that are shown at once, and the data of all suspects; a model at chance has none."""
+    """The cards that are shown at once, and the data of all suspects; at chance there are none."""
     if audit.at_chance:
         return {"wrong": [], "unclear": [], "listed": 0, "texts": False, "data": data_block({})}
     context = audit.context

@@ -105,21 +105,17 @@ class Review:
         """Every label with the decisions applied, in the columns of `audit --fix-above`."""
         rows = (self.data.y != IGNORE).nonzero()[:, 0].tolist()
         given = [int(label) for label in self.data.y[rows]]
-        decided = {d.row: d for d in self.log.current().values() if d.action != "skip"}
-        strange = (
-            d for d in decided.values() if d.label is not None and d.label >= len(self.names)
-        )
-        if any(row >= len(self.data.y) for row in decided) or any(strange):
+        decided = {d.row: d.label for d in self.log.current().values() if d.action != "skip"}
+        if any(r >= len(self.data.y) or (k or 0) >= len(self.names) for r, k in decided.items()):
             raise BadInput(f"{self.run / LOG} is the review of another run; move it away")
-        label = [decided[row].label if row in decided else old
-                 for row, old in zip(rows, given, strict=True)]  # fmt: skip
-        fixed = [new != old for new, old in zip(label, given, strict=True)]
-        named = {"label": label, "given_label": given}
-        frame = pd.DataFrame({"index": rows, "label": label, "fixed": fixed, "given_label": given})
+        names: dict[int | None, str] = {None: BAD, **dict(enumerate(self.names))}
+        label = [decided.get(row, old) for row, old in zip(rows, given, strict=True)]
+        frame = pd.DataFrame({"index": rows, "label": [names[k] for k in label]})
+        frame["fixed"] = [new != old for new, old in zip(label, given, strict=True)]
+        frame["given_label"] = [names[k] for k in given]
         if self.ids is not None:
             frame.insert(1, "id", [self.ids[row] for row in rows])
-        names = {None: BAD} | dict(enumerate(self.names))
-        return frame.assign(**{c: [names[k] for k in v] for c, v in named.items()})
+        return frame
 
     # ---- what the page asks for ------------------------------------------------------------------
 
