@@ -80,6 +80,7 @@
     show("item", item);
     show("end", !item);
     if (!item) {
+      put("said", "");
       put("end-title", filter ? "Nothing is left of this pair." : "Nothing is left to decide.");
       put("sum", `${total} ${total === 1 ? "suspect" : "suspects"}: ${counts}.`);
       show("again", skip);
@@ -105,6 +106,7 @@
     put("place", `${item.position + 1} of ${filter ? pair.total : total}, row ${item.row}${item.id && ", id"}`);
     put("id", item.id);
     put("path", item.path);
+    put("said", `${item.position + 1}: given ${classes[item.given]}, probably ${classes[item.predicted]}`);
     show("decided", item.action);
     put("decision", item.action === "bad" ? "bad item" : item.label === null ? "skipped" : classes[item.label]);
     fill();
