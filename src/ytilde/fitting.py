@@ -30,6 +30,7 @@ from .encoders.simclr import Settings, finished, simclr
 from .engine import RandomState, Recipe, Record, Trainer, parallel, to_device
 from .hashing import hash_of
 from .method import Method
+from .runfolder import PRETRAIN, SIMCLR
 from .tuning import resolve_auto_fields, tag_trial
 
 CACHE = "YTILDE_CACHE"  # the variable with the folder of encoders that runs share
@@ -269,13 +270,13 @@ def load_or_pretrain(
     settings = Settings.parse(text)
     spec = make_spec(data, backbone, Recipe(seed=settings.seed))
     shared = os.environ.get(CACHE)
-    root = Path(shared) if shared else folder / "pretrain" if folder else None
+    root = Path(shared) if shared else folder / PRETRAIN if folder else None
     if root:
         labels = torch.zeros(len(data), dtype=torch.int64)
         inputs = fingerprint(replace(data, y=labels, num_classes=0, names=None))
         name = backbone_name(data, backbone)
         name = name if isinstance(name, str) else spec.backbone().state_dict()
-        root = root / f"simclr-{hash_of([inputs, dataclasses.asdict(settings), name])}"
+        root = root / f"{SIMCLR}{hash_of([inputs, dataclasses.asdict(settings), name])}"
     if root and (found := finished(root)) is not None:
         return found
     lost = unreadable(data.x)
