@@ -592,7 +592,7 @@ def test_a_pair_that_another_tab_decides_on_meanwhile_is_not_accepted(tmp_path):
 def test_similar_rows_have_the_labels_and_are_not_suspected(tmp_path):
     run = make_run(tmp_path / "run", 40, kind="table", features=True, ids=10**17)
     view = session(run)
-    assert view.overview()["similar"]
+    assert view.next("a")["item"]["similar"]
     suspects = set(view.position)
     for issue in view.issues:
         found = view.similar(issue["index"])
@@ -613,7 +613,7 @@ def test_similar_rows_have_the_labels_and_are_not_suspected(tmp_path):
     for issue in told["issues"]:  # as an earlier version wrote it
         del issue["similar"]
     (run / "audit.json").write_text(json.dumps(told))
-    assert not session(run).overview()["similar"]
+    assert not session(run).next("a")["item"]["similar"]
 
 
 # ---- what comes out ------------------------------------------------------------------------------

@@ -19,7 +19,6 @@
   const tab = sessionStorage.tab ??= name();
   let classes = [];
   let pictures = false; // of the rows; otherwise their values
-  let compare = false; // does the audit know similar rows?
   let item = null;
   let progress = null;
   let pair = null; // of the item: how many there are, how many are open
@@ -101,8 +100,8 @@
     put("runner-name", classes[item.runner_up]);
     put("runner-p", percent(item.runner_up_prob));
     document.querySelector("[data-do=runner]").hidden = !third;
-    put("pair-open", pair.open);
-    document.querySelector("[data-do=pair]").hidden = pair.open < 2;
+    put("pair-open", pair?.open);
+    document.querySelector("[data-do=pair]").hidden = !(pair?.open > 1);
     put("place", `${item.position + 1} of ${filter ? pair.total : total}, row ${item.row}${item.id && ", id"}`);
     put("id", item.id);
     put("path", item.path);
@@ -133,11 +132,11 @@
   // Similar items: asked for apart, so that the item itself never waits for them.
   const similar = async () => {
     const open = sessionStorage.similar !== "hidden";
-    show("similar", compare);
+    show("similar", item.similar);
     show("beside", open);
     put("similar-word", open ? "hide" : "show");
     document.querySelector("[data-do=similar]").setAttribute("aria-expanded", open);
-    if (!compare || !open || $("beside").dataset.row === String(item.row)) return;
+    if (!item.similar || !open || $("beside").dataset.row === String(item.row)) return;
     const { row, given, predicted } = item;
     $("beside").replaceChildren();
     const found = await fetch("similar", { method: "POST", body: JSON.stringify({ row }) })
@@ -253,7 +252,7 @@
   };
 
   const confirmPair = () => {
-    if (!item || pair.open < 2 || busy) return;
+    if (!item || !(pair?.open > 1) || busy) return;
     put("confirm-open", pair.open);
     put("confirm-given", classes[item.given]);
     put("confirm-predicted", classes[item.predicted]);
@@ -284,7 +283,7 @@
     pair: confirmPair,
     zoom: () => item && pictures && enlarge(item.row, $("picture").alt),
     similar: () => {
-      if (!item || !compare) return;
+      if (!item?.similar) return;
       sessionStorage.similar = sessionStorage.similar === "hidden" ? "" : "hidden";
       similar();
     },
@@ -310,7 +309,7 @@
   $("all").addEventListener("click", () => only(null));
 
   (async () => {
-    ({ classes, picture: pictures, similar: compare } = await ask("overview", {}));
+    ({ classes, picture: pictures } = await ask("overview", {}));
     await turn("next", {});
   })();
 })();

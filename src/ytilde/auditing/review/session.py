@@ -78,7 +78,8 @@ class Review:
         self.names = [data.class_name(k) for k in range(data.num_classes)]
         self.issues = _suspects(run, self.names, data)
         self.position = {issue["index"]: k for k, issue in enumerate(self.issues)}
-        self._similar = {issue["index"]: issue.pop("similar") for issue in self.issues}
+        none = dict.fromkeys(Similar._fields, ())
+        self._similar = {issue["index"]: issue.pop("similar", none) for issue in self.issues}
         pairs: dict[Pair | None, list[int]] = {None: list(self.position)}
         for issue in self.issues:
             pairs.setdefault((issue["given"], issue["predicted"]), []).append(issue["index"])
@@ -123,7 +124,6 @@ class Review:
         return {
             "classes": [text_of(name) for name in self.names],
             "picture": len(self.data.shape) > 1,
-            "similar": any(any(near.values()) for near in self._similar.values()),
             "run": text_of(self.run, 200),
         }
 
@@ -256,7 +256,7 @@ class Review:
             "item": item,
             "progress": self._count(),
             "filter": pair,
-            "pair": None if own is None else self._of_pair(own),
+            "pair": self._of_pair(own) if own in self._listings and own else None,
         }
 
     def progress(self) -> dict[str, int]:
@@ -291,6 +291,7 @@ class Review:
         issue = self.issues[self.position[row]]
         return issue | self._look(row) | {
             "position": self._listings[pair].place[row],
+            "similar": any(self._similar[row].values()),
             "seen": decision.id if decision else 0,
             "action": decision.action if decision else "",
             "label": decision.label if decision else None,
