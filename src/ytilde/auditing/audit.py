@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from .panel import panel
 from .readings import Evidence, fit_readings
 from .recalibration import recalibrate
 from .sampling import Reviewed
+from .similar import Similar, similar_rows
 from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
 
 
@@ -118,7 +120,8 @@ class Audit:
     def fixed_labels(self, above: float) -> pd.DataFrame:
         """The labels, with the suggestion in the place of those that are probably wrong.
 
-        A model at chance level (`at_chance`) fixes none.
+        A model at chance level (`at_chance`) fixes none, and a bad item of a review has no class
+        that could be put in its place.
 
         Args:
             above: the smallest p_wrong of a label that is replaced.
@@ -126,10 +129,19 @@ class Audit:
         if not 0 <= above <= 1:  # NaN too
             raise BadInput(f"above is a probability from 0 to 1, not {above}")
         sure = (self.issues.p_wrong > above) & (not self.at_chance)
+        sure &= self.issues.predicted_prob > 0
         label = self.issues.predicted_label.where(sure, self.issues.given_label)
         fix = label != self.issues.given_label
         columns = {"index": self.issues["index"], "label": label, "fixed": fix}
         return self._named(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
+
+    @cached_property
+    def similar(self) -> dict[int, Similar]:
+        """Rows to compare a suspect with, by its row; none where the context has no features."""
+        if self.context.features is None or self.at_chance:
+            return {}
+        suspects = worst_first(self.issues[self.issues.is_label_issue])
+        return similar_rows(self.issues, suspects, self.context.features)
 
     def with_classes(self, classes: Sequence[Any]) -> Audit:
         """The same in the classes' own values, one for each of `names`: 7 instead of "7"."""
@@ -180,10 +192,14 @@ class Audit:
         if self.context.ids is not None:
             ids = [own_text(self.context.ids[i]) for i in flagged["index"]]
             flagged = flagged.assign(id=ids)
+        issues = _records(flagged)
+        for issue in issues:
+            if near := self.similar.get(issue["index"]):
+                issue["similar"] = near._asdict()
         tables = {
             "per_class": _records(self.per_class),
             "pairs": _records(self.pairs),
-            "issues": _records(flagged),
+            "issues": issues,
         }
         everything = {
             "rows": len(self.issues),
