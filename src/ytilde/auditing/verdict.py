@@ -42,9 +42,8 @@ def judge(evidence: Evidence) -> Verdict:
     for part, p, y, T in evidence.chunks():
         at = np.arange(len(y))
         if readings:
-            clean = readings.clean(evidence, part)
-            posts = [posterior(f, y, r.transition) for f, r in zip(clean, readings.all, strict=True)]
-            f, post = np.mean(clean, 0), np.mean(posts, 0)
+            f, posts = readings.judge(evidence, part)
+            post = np.mean(posts, 0)
         else:
             assert T is not None
             f, post = p, posterior(p, y, T)
