@@ -153,15 +153,14 @@ def single_rows(data: Data) -> list[str]:
 
 
 def kept_or_made(
-    keep: Path | None, made_of: Callable[[], str], make: Callable[[], Answers]
+    keep: Path | None, key: str, make: Callable[[], Answers]
 ) -> tuple[Answers, list[str]]:
     """The answers from the file `keep` where it holds them, else made and kept; and a note.
 
-    made_of: the hash of all that they depend on.
+    key: the hash of all that they depend on.
     """
     if keep is None:
         return make(), []
-    key = made_of()
     found, _ = checkpoint.newest([keep], lambda _, meta: meta.get("made_of") == key)
     if found:
         note = f"Nothing was trained again: {keep} holds what the folds said."
