@@ -92,6 +92,15 @@ class Folds:
         return f"{self.key}-{number}"
 
 
+def check_folds(labels: NDArray[Any], folds: int) -> None:
+    most = np.bincount(labels[labels != IGNORE], minlength=2).max()
+    if not 2 <= folds <= most:
+        raise BadInput(
+            f"folds={folds} must lie between 2 and the rows of the largest class ({most}), "
+            "or be 0: judge with the fitted model"
+        )
+
+
 def out_of_fold(
     data: Data,
     folds: int,
@@ -109,12 +118,7 @@ def out_of_fold(
     on_start: hears, before the first fit, how many folds are left.
     """
     labels = data.y.numpy()
-    most = np.bincount(labels[labels != IGNORE], minlength=2).max()
-    if not 2 <= folds <= most:
-        raise BadInput(
-            f"folds={folds} must lie between 2 and the rows of the largest class ({most}), "
-            "or be 0: judge with the fitted model"
-        )
+    check_folds(labels, folds)
     parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
     with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
@@ -136,8 +140,8 @@ def out_of_fold(
                 kept.save(number, answers)
         said.append(answers)
     rows = np.concatenate([held for _, held in cuts]).argsort()
-    whole = [None if part[0] is None else np.concatenate(part)[rows] for part in zip(*said, strict=True)]
-    return Answers(*whole)  # type: ignore[arg-type]
+    probs, T = zip(*said, strict=True)
+    return Answers(np.concatenate(probs)[rows], None if T[0] is None else np.concatenate(T)[rows])
 
 
 def single_rows(data: Data) -> list[str]:
