@@ -185,7 +185,7 @@ def test_folds_of_other_settings_are_not_taken(digits, tmp_path, monkeypatch, in
 def test_the_files_of_folds_are_a_runs(tmp_path):
     fold = "folds/0123456789abcdef01234567-2"
     for name in (
-        f"{fold}.safetensors", f"{fold}/checkpoint-1.safetensors", f"{fold}/stages/main.safetensors",
+        f"{fold}.safetensors", f"{fold}/checkpoint-1.safetensors", f"{fold}/stages/m.safetensors",
         f"{fold}/race.json", f"{fold}/pretrain/simclr-0a/lock", f"{fold}/cache/k-1.safetensors",
     ):  # fmt: skip
         path = tmp_path / name
