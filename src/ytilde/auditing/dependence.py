@@ -168,14 +168,13 @@ def dependence(
     z = _directions(standardised(x), generator)
     linear = Ridge.of(z, (1.0,))[0]
     views = _views(z, generator)
-    found = _judge(model, linear, views, y, num_classes)
-    null = [
-        _judge(model, linear, views, simulated, num_classes).scores
-        for simulated in (
-            torch.multinomial(found.expected, 1, generator=generator).squeeze(1)
-            for _ in range(draws)
-        )
-    ]
+    (found,) = _judge(model, linear, views, y[:, None], num_classes)
+    null: list[Tensor] = []
+    at_once = max(1, min(10, int(2e7) // (len(y) * num_classes)))  # one product for many labels
+    while len(null) < draws:
+        count = min(at_once, draws - len(null))
+        simulated = torch.multinomial(found.expected, count, True, generator=generator)
+        null += [each.scores for each in _judge(model, linear, views, simulated, num_classes)]
     every = torch.stack([found.scores, *null])
     highest = ((every - every.mean(0)) / every.std(0, correction=0).clamp_min(1e-12)).amax(1)
     # scores that differ by rounding alone are ties, and ties count against dependence
@@ -220,16 +219,29 @@ def _views(z: Tensor, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]
 
 def _judge(
     model: Ridge, linear: Ridge, views: list[tuple[Tensor, Tensor]], y: Tensor, num_classes: int
+) -> list[Judged]:
+    """What is made of each column of labels y [N, draws]."""
+    shape = (*y.shape, num_classes)
+
+    def predicted(ridge: Ridge, labels: Tensor) -> Tensor:
+        Y = one_hot(labels, num_classes).float().flatten(1)
+        return ridge.leave_one_out(Y).reshape(shape)
+
+    first = predicted(model, y).argmax(2)
+    second, beside = predicted(model, first), predicted(linear, first)
+    return [_judge_one(views, y[:, k], second[:, k], beside[:, k]) for k in range(y.shape[1])]
+
+
+def _judge_one(
+    views: list[tuple[Tensor, Tensor]], y: Tensor, second: Tensor, beside: Tensor
 ) -> Judged:
-    Y = one_hot(y, num_classes).float()
-    first = one_hot(model.leave_one_out(Y).argmax(1), num_classes).float()
-    second, beside = model.leave_one_out(first), linear.leave_one_out(first)
+    Y = one_hot(y, second.shape[1]).float()
     guess = second.argmax(1)
     margins = [_margin(scores, guess) for scores in (second, beside)]
-    members = [(guess == k).nonzero().squeeze(1) for k in range(num_classes)]
     expected, clear, tie = torch.zeros_like(Y), torch.zeros(len(y)), False
     tested = []
-    for k, rows in enumerate(members):
+    for k in range(Y.shape[1]):
+        rows = (guess == k).nonzero().squeeze(1)
         if not len(rows):
             continue
         expected[rows] = _explained(Y[rows], second[rows], beside[rows], margins, rows, k)

@@ -142,7 +142,7 @@ def _id_column(rest: pd.DataFrame, named: str | None, path: Path) -> tuple[str |
                 f"{shorten_list(map(str, rest.columns), 20) or 'none'}."
             )
         return named, []
-    found = find_ids(rest.assign(**{"\0": 0.5}))  # nothing is learnt from them: all may be ids
+    found = find_ids(rest, all_may_be=True)
     if not found:
         return None, []
     return found[0], [f"column {found[0]!r} of {path} differs in every row: taken as an id"]
