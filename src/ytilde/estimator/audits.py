@@ -34,6 +34,7 @@ from .training import train
 if TYPE_CHECKING:
     from .classifier import Classifier
 
+COARSE = 14  # pixels a side that a picture keeps for its neighbours and the linear model
 ONE_LABEL = "an audit needs one label per row; pixel labels are not audited yet"
 
 
@@ -109,8 +110,7 @@ def audit_data(
     if isinstance(checked, Mapping) and unread:
         gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
         checked = {row: label for row, label in checked.items() if row not in gone}
-    T, names = answers.transition, data.names
-    found = audit(answers.probs, data.y, transition=T, names=names, checked=checked)
+    found = audit(answers.probs, data.y, names=data.names, features=_inputs(data), checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
@@ -121,6 +121,16 @@ def audit_data(
     else:
         found.context.rows = data.x  # type: ignore[assignment]
     return found
+
+
+def _inputs(data: Data) -> np.ndarray:
+    """What neighbours and a linear model judge by: values, or coarse pixels, never anything that a
+    network learnt from these labels."""
+    every = torch.arange(len(data))
+    if len(data.shape) < 3:
+        return data.x[every].numpy()
+    small = [F.adaptive_avg_pool2d(data.x[at].float(), COARSE) for at in every.split(512)]
+    return torch.cat(small).flatten(1).numpy()
 
 
 def _features(clf: Classifier, data: Data) -> Features | None:
