@@ -258,6 +258,13 @@ def test_ptd_answers_an_unseen_x_as_the_row_it_was():
         new = method.transition(unseen(batch.x))
     torch.testing.assert_close(seen, new, atol=1e-5, rtol=0)
     assert float(seen.std(0).max()) > 1e-4, "T does not depend on x"
+    method.weights[:20] = method.weights[:20].roll(1, dims=1)
+    with torch.no_grad():
+        other = method.transition(Batch(batch.x, batch.y, some))
+        same = method.transition(unseen(batch.x))
+    changed = (other - seen).abs().amax((1, 2)) > 1e-4
+    assert changed.all(), "the parts of a training row are those that were found for it"
+    torch.testing.assert_close(same, new, atol=0, rtol=0)
 
 
 # ---- class-level methods and a given T -----------------------------------------------------------
@@ -340,6 +347,21 @@ def test_the_slack_has_a_gradient():
     step = type("S", (), {"augment": staticmethod(lambda x: x), "generator": identity})()
     method.revise(batch, step).backward()
     assert float(method.slack.grad.abs().max()) > 0
+
+
+def test_the_revised_loss_by_loops():
+    """Each row's cross-entropy, times p_y / (p @ (T + dT))_y."""
+    method, trainer = fit("t_revision", recipe=replace(RECIPE, epochs=1))
+    batch = trainer.batch(trainer.data, torch.arange(40))
+    step = StepInfo(torch.tensor(0.0), 1, gen(), lambda x: x)
+    with torch.no_grad():
+        value = float(method.revise(batch, step))
+        p, T = method.predict_proba(batch.x).double(), (method.matrix + method.slack).double()
+    terms = []
+    for row, y in zip(p.tolist(), batch.y.tolist(), strict=True):
+        noisy = sum(row[i] * float(T[i, y]) for i in range(len(row)))
+        terms.append(min(row[y] / noisy, method.clip) * -math.log(row[y]))
+    assert value == pytest.approx(sum(terms) / len(terms), rel=1e-4)
 
 
 # ---- all of them ---------------------------------------------------------------------------------
