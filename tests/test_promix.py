@@ -177,6 +177,20 @@ def test_the_warm_up_is_the_debiased_cross_entropy_of_all_labels():
     assert got == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize(("ramp", "epochs"), [(0.2, 4), (0.0, 1)])
+def test_all_other_terms_come_in_over_the_ramp(ramp, epochs):
+    """By equal steps, of which the first epoch after the warm-up makes one."""
+    method, batch = a_step_case(ramp=ramp)
+    y, chosen = batch.y.clamp_min(0), batch.y >= 0
+
+    def loss(epoch):
+        return method.one_loss(0, batch.x, batch.x, y, chosen, step_at(epoch)).item()
+
+    alone, whole = loss(WARM), loss(MIDDLE)
+    steps = [(loss(epoch) - alone) / (whole - alone) for epoch in (1, 2, 3, 4)]
+    assert steps == pytest.approx([min(1, (k + 1) / epochs) for k in range(4)], abs=1e-4)
+
+
 def test_only_chosen_rows_teach_the_main_head_and_only_others_the_second():
     method, batch = a_step_case(threshold=1.0)
     for kept, main, second in ((True, True, False), (False, False, True)):
