@@ -134,6 +134,24 @@ def test_posterior_rows_by_loops():
                 assert float(T[n, i, j]) == pytest.approx(a[j] / sum(a), abs=1e-12)
 
 
+def test_bltm_adds_the_prior_to_the_likelihood_of_the_labels():
+    """-log T(x)[bayes, y], and the residual's prior, shared among the rows."""
+    data = blobs(n=30)
+    method = create("bltm")
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    with torch.no_grad():
+        method.rows.residual.weight.normal_(0, 0.3, generator=gen())
+    method.bayes.copy_(data.y.roll(1))
+    batch = Batch(data.x, data.y, torch.arange(30))
+    step = StepInfo(torch.tensor(0.0), 1, gen(), lambda x: x)
+    with torch.no_grad():
+        value = float(method.t_loss(batch, step))
+        T = method.rows(method.t_net.features(data.x)).tolist()
+        prior = float(method.rows.penalty(method.spread))
+    nll = [-math.log(T[n][int(method.bayes[n])][int(data.y[n])]) for n in range(30)]
+    assert prior > 1 and value == pytest.approx(sum(nll) / 30 + prior / 30, rel=1e-4)
+
+
 def test_manifold_penalty_by_loops():
     g = gen(4)
     p = torch.randn(5, 3, generator=g, dtype=torch.float64).softmax(-1)
