@@ -475,6 +475,17 @@ def test_pixels_are_refused():
             )
 
 
+@pytest.mark.parametrize(("without", "wanted"), [("nothing", 2.0), ("denoising", 1.0)])
+def test_without_denoising_it_regresses(without, wanted, monkeypatch):
+    method, data = create("dtm", without=without), blobs(n=40)
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    monkeypatch.setattr(method.diffusion, "loss", lambda w, h, generator: 2 * torch.ones(len(w)))
+    monkeypatch.setattr(method.diffusion, "regression", lambda w, h: torch.ones(len(w)))
+    batch = Batch(data.x[:5], data.y[:5], torch.arange(5))
+    step = StepInfo(torch.zeros(()), 1, gen(), lambda x: x)
+    assert float(method.diffusion_loss(batch, step)) == wanted
+
+
 # ---- LRA ----------------------------------------------------------------------------------------
 
 
