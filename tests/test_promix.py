@@ -110,7 +110,7 @@ def test_small_losses_of_odd_classes():
 
 
 @pytest.mark.parametrize("epoch", [WARM, MIDDLE, LATE])
-@pytest.mark.parametrize("limit", [0.9, 0.7])
+@pytest.mark.parametrize("limit", [0.9, 0.75])  # 18 of 24 rows, exactly
 def test_choosing_equals_a_slow_version(epoch, limit):
     held_back = 0
     for seed in range(5):
@@ -123,7 +123,7 @@ def test_choosing_equals_a_slow_version(epoch, limit):
         method.limit = 1.0
         held_back += int((method.choose(p, batch, step)[1] & ~chosen).sum())
     assert epoch == LATE or held_back == 0, "only added rows are limited"
-    assert (epoch, limit) != (LATE, 0.7) or held_back > 0
+    assert (epoch, limit) != (LATE, 0.75) or held_back > 0
 
 
 def test_guesses_are_debiased():
