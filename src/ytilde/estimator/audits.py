@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils.multiclass import unique_labels
@@ -16,15 +17,16 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
-from ..auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
+from ..auditing.crossfit import Answers, FoldFit, Folds, kept_or_made, out_of_fold, single_rows
 from ..auditing.sampling import Reviewed
+from ..auditing.similar import Features, standardised
 from ..data import IGNORE, BadInput, Batch, Data, few
 from ..data.images import without_unreadable
 from ..data.readers import fingerprint
 from ..encoders.encoder import Encoder
 from ..engine import Record, choose_device
 from ..hashing import hash_of
-from ..method import Method, unseen
+from ..method import Method, Net, unseen
 from .files import plain_fields
 from .inputs import as_plain, check_inputs, check_labels, check_training
 from .training import train
@@ -78,6 +80,8 @@ def audit_data(
     keep: Path | None,
     encoder: Encoder | None,
     checked: Mapping[int, int] | Reviewed | None,
+    folder: Path | None,
+    on_start: Callable[[int], None],
 ) -> Audit:
     """The audit of a Data."""
     if data.y.dim() > 1:
@@ -90,11 +94,17 @@ def audit_data(
     else:
         seed = clf.random_state if isinstance(clf.random_state, int) else 0
         encoder = encoder or clf._load_encoder()
+        key = _key(clf, data, folds, encoder) if keep or folder else ""
+        kept = Folds(folder, key) if folder else None
+        fit = _fold_fit(clf, data, encoder)
         answers, notes = kept_or_made(
             keep,
-            lambda: _key(clf, data, folds, encoder),
-            lambda: out_of_fold(data, folds, seed, _fold_fit(clf, data, encoder), on_record),
+            key,
+            lambda: out_of_fold(data, folds, seed, fit, on_record, kept, on_start),
         )
+        if kept:
+            kept.clear()
+            notes += kept.notes
         notes += single_rows(data)
     if isinstance(checked, Mapping) and unread:
         gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
@@ -105,11 +115,28 @@ def audit_data(
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
     found.context.method = clf._method_name()
+    found.context.features = _features(clf, data)
     if len(data.shape) > 1:
         found.context.images = data.x
     else:
         found.context.rows = data.x  # type: ignore[assignment]
     return found
+
+
+def _features(clf: Classifier, data: Data) -> Features | None:
+    """By which similar rows are found: a table's own values, or what the network makes of a
+    picture; nothing for pictures before there is a network."""
+    net: Any = getattr(getattr(clf, "method_", None), "net", None)
+    if len(data.shape) > 1 and (not isinstance(net, Net) or data.shape != clf.shape_):
+        return None
+
+    def of(rows: Sequence[int]) -> Tensor:
+        part = data.rows(torch.as_tensor(rows))
+        if len(data.shape) == 1:
+            return standardised(torch.as_tensor(part.x))
+        return clf._trainer().map(lambda b: F.normalize(net.features(b.x).float()), part)
+
+    return of
 
 
 def _key(clf: Classifier, data: Data, folds: int, encoder: Encoder | None) -> str:
@@ -158,11 +185,14 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None) -> FoldFit:
     """How a fold is trained: as all of the data would be, though it has fewer rows."""
     whole = clone(clf)._recipe(data)
 
-    def fit(part: Data, on_record: Callable[[Record], None]) -> Callable[[Data], Answers]:
+    def fit(
+        part: Data, on_record: Callable[[Record], None], folder: Path | None
+    ) -> Callable[[Data], Answers]:
         fitted = clone(clf).set_params(val=whole.val, keep=whole.keep)
         if clf._is_auto():
             fitted.set_params(method=clf._method_name())  # one race is enough
-        train(fitted, part, encoder=encoder, on_record=on_record)
+        options: Any = {"folder": folder, "resume": True} if folder else {}
+        train(fitted, part, encoder=encoder, on_record=on_record, **options)
         if fitted.interrupted_:
             raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
         return lambda rest: _answers(fitted, rest)
