@@ -161,7 +161,8 @@ def _docstrings(packages: list[str], n: int) -> tuple[list[str], np.ndarray]:
         root = import_module(package)
         modules = [root.__name__]
         if hasattr(root, "__path__"):
-            modules += [m.name for m in pkgutil.iter_modules(root.__path__, f"{package}.")]
+            found_in = pkgutil.iter_modules(root.__path__, f"{package}.")
+            modules += [m.name for m in found_in if not m.name.endswith("__main__")]
         for name in modules:
             try:
                 module = import_module(name)
