@@ -696,7 +696,7 @@ def test_a_weak_model_is_not_advised_to_fix(tmp_path):
     strong, _ = synthetic(2000, rate=0.1)
     assert fix_threshold(strong) == 0.95
     assert "--fix-above 0.95" in written(tmp_path, strong)[1].text
-    assert "--sample" not in written(tmp_path, strong)[1].text
+    assert "Correct no label unseen" not in written(tmp_path, strong)[1].text
     weak = doubtful()
     assert fix_threshold(weak) is None
     page = written(tmp_path, weak)[1].text

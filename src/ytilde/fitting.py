@@ -147,10 +147,10 @@ def fit_method(
             one.
         weights: how often each row is drawn, relative to the others, [N].
         folder: where checkpoints and searches are kept; None: nowhere.
-        resume: go on with what the folder holds.
+        resume: continue from what the folder holds.
         monitor: more figures of every epoch, of the trainer; only recorded.
-        on_record: hears of every epoch.
-        checkpoint_every: seconds between two checkpoints at least.
+        on_record: called with the record of every epoch.
+        checkpoint_every: minimum seconds between two checkpoints.
         encoder: a file (or an Encoder) that the networks start from.
         pretrain: make an encoder first, as in "simclr:epochs=100".
 
@@ -171,7 +171,7 @@ def fit_method(
     data = data.without_clean()
     _check_data(data)
     if data.y.dim() > 1 and not method.pixels:
-        raise BadInput(f"{method.name} needs one label a row, not labels of pixels")
+        raise BadInput(f"{method.name} needs one label per row, not labels of pixels")
     if encoder is not None and pretrain:
         raise BadInput("give encoder or pretrain, not both: an encoder is what pretrain makes")
     if isinstance(encoder, str | Path):
@@ -260,11 +260,11 @@ def load_or_pretrain(
         recipe: for the device and the precision; the seed is that of `text`.
         text: the settings, as in "simclr:epochs=100,seed=0".
         folder: of the run; None: nothing is kept, unless $YTILDE_CACHE says where.
-        on_record: hears of every epoch.
+        on_record: called with the record of every epoch.
     """
     if data.y.dim() > 1:
         raise BadInput(
-            "pre-training learns one vector a picture, and these are labels of pixels; leave it "
+            "pre-training learns one vector per picture, and these are labels of pixels; leave it "
             "out, and take a method that needs none"
         )
     settings = Settings.parse(text)

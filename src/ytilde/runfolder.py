@@ -30,6 +30,7 @@ LABELS = "labels.csv"
 AUDIT = "audit.json"
 FOLDS = "audit.safetensors"  # what the folds of an audit said
 REVIEW = "review.sqlite"
+SAMPLE = "sample.safetensors"  # which rows were drawn for a review
 METHODS = "methods.json"  # the race of methods
 RACE = "race.json"  # the race of fields
 UNREADABLE = "unreadable.txt"
@@ -40,7 +41,7 @@ ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
     CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
-    *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
+    SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
 )  # fmt: skip
 _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
     "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS)))

@@ -90,7 +90,7 @@ def resolve_auto_fields(
     Goes by `grid_by` on noisy validation: the recipe's, or rows held out for the search only.
     fit: the usual one, on data without clean labels. The candidates share their
     initialisation and order, which are not those of the fit that follows. `method.race_` is what
-    was seen, kept in the folder so that a search can be gone on with. Returns notes for the user.
+    was seen, kept in the folder so that a search can be continued. Returns notes for the user.
     """
     cls = type(method)
     fields = method.get_params()

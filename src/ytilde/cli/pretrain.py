@@ -46,8 +46,8 @@ def pretrain(
     """Learn features without labels (SimCLR), for `fit --encoder`.
 
     Its settings are options: --epochs 200 --batch-size 512 --augment simclr --seed 0 --device auto.
-    Run the same command to continue one that was stopped. Labels, where there are any, only serve
-    to measure the features. `fit --pretrain`, and methods that pre-train by themselves, share
+    Run the same command to continue one that was stopped. Labels, if any, are only used to
+    measure the features. `fit --pretrain`, and methods that pre-train by themselves, share
     encoders in the folder that $YTILDE_CACHE names.
     """
     from ..data import IGNORE

@@ -79,10 +79,13 @@ def _fields(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
 
 
 def _annotated(cls: ast.ClassDef) -> dict[str, ast.expr]:
+    """`name: type` in a class, which makes a field of a dataclass."""
     return {
         node.target.id: node.annotation
         for node in cls.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and "ClassVar" not in ast.unparse(node.annotation)
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from ..auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
+from ..auditing.sampling import Reviewed
 from ..auditing.similar import Features, standardised
-from ..data import BadInput, Batch, Data, few
+from ..data import IGNORE, BadInput, Batch, Data, few
 from ..data.images import without_unreadable
 from ..data.readers import fingerprint
 from ..encoders.encoder import Encoder
@@ -34,10 +35,12 @@ from .training import train
 if TYPE_CHECKING:
     from .classifier import Classifier
 
-ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
+ONE_LABEL = "an audit needs one label per row; pixel labels are not audited yet"
 
 
-def audit_rows(clf: Classifier, X: Any, y: ArrayLike, folds: int) -> Audit:
+def audit_rows(
+    clf: Classifier, X: Any, y: ArrayLike, folds: int, checked: Mapping[int, Any] | None
+) -> Audit:
     """The audit of labels as a user gives them: any classes, any kind of X."""
     if folds == 0:
         check_is_fitted(clf)
@@ -59,7 +62,12 @@ def audit_rows(clf: Classifier, X: Any, y: ArrayLike, folds: int) -> Audit:
         )
     labels = torch.tensor([place[name] for name in given.tolist()])
     data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
-    found = clf.audit_data(data, folds=folds).with_classes(classes.tolist())
+    if checked is not None:
+        strange = [label for label in checked.values() if label not in place]
+        if strange:
+            raise BadInput(f"the checked label {strange[0]!r} is no class of the labels")
+        checked = {row: place[label] for row, label in checked.items()}
+    found = clf.audit_data(data, folds=folds, checked=checked).with_classes(classes.tolist())
     if found.context.rows is not None:  # the values as they were given, not as float32
         found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
     return found
@@ -72,6 +80,7 @@ def audit_data(
     on_record: Callable[[Record], None],
     keep: Path | None,
     encoder: Encoder | None,
+    checked: Mapping[int, int] | Reviewed | None,
 ) -> Audit:
     """The audit of a Data."""
     if data.y.dim() > 1:
@@ -90,7 +99,11 @@ def audit_data(
             lambda: out_of_fold(data, folds, seed, _fold_fit(clf, data, encoder), on_record),
         )
         notes += single_rows(data)
-    found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
+    if isinstance(checked, Mapping) and unread:
+        gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
+        checked = {row: label for row, label in checked.items() if row not in gone}
+    T, names = answers.transition, data.names
+    found = audit(answers.probs, data.y, transition=T, names=names, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])

@@ -17,6 +17,7 @@ SURE = (0.95, 0.9, 0.8)  # p_wrong above which labels may be fixed unseen: the f
 CONFIDENT = 1.645  # standard deviations: 95 %, one-sided
 LOOKS_RIGHT = 0.01  # share of wrong labels up to which none must be fixed
 SAMPLE = 100  # rows of a first look
+UNSEEN = "Correct no label unseen: it is not sure that more of them would get better than worse"
 FREQUENT = 3  # rows that make a mistake worth a sentence in the labelling guide
 
 
@@ -26,8 +27,9 @@ class Advice(NamedTuple):
 
 
 def looks_right(audit: Audit) -> bool:
-    """Are next to no labels wrong, by all that a model can tell that is not itself in doubt?"""
-    return audit.noise_rate.high < LOOKS_RIGHT and not doubts(audit.notes)
+    """Are next to no labels wrong, by rows checked by hand or by a model that is not in doubt?"""
+    is_sure = audit.checked is not None or not doubts(audit.notes)
+    return audit.noise_rate.high < LOOKS_RIGHT and is_sure
 
 
 def fix_threshold(audit: Audit) -> float | None:
@@ -53,6 +55,7 @@ def advice(audit: Audit, target: Path, method: str) -> list[Advice]:
     """What to do next; the commands are those of the run whose folder the report goes to."""
     if audit.at_chance:
         return [
+            *_counting(audit, target.parent),
             Advice("Leave the labels as they are: this model cannot judge them."),
             Advice("See whether the right column holds the labels and each input carries its own. "
                     "Then train longer, with more data, or with a better network or features."),
@@ -62,11 +65,17 @@ def advice(audit: Audit, target: Path, method: str) -> list[Advice]:
         some = f" The {plural(suspects, 'suspect')} below may deserve a look." if suspects else ""
         right = "The labels look right. Train on them as they are; nothing must be fixed."
         return [Advice(right + some)]
-    above, run = fix_threshold(audit), _run(target.parent)
+    above, run, counting = (
+        fix_threshold(audit),
+        _run(target.parent),
+        _counting(audit, target.parent),
+    )
     if above is None:
-        steps = [_sample(run), _decide("Then look", run), _better_model(), _training(method)]
+        first = _sample(run) if audit.checked is None else Advice(f"{UNSEEN}.")
+        more = [] if audit.checked is None else counting
+        steps = [first, _decide("Then look", run), *more, _better_model(), _training(method)]
     else:
-        steps = [_decide("Look", run), _fix(audit, above, run), _training(method)]
+        steps = [_decide("Look", run), _fix(audit, above, run), *counting, _training(method)]
     frequent = len(audit.pairs) and round(audit.pairs.expected_errors.iloc[0]) >= FREQUENT
     if frequent and not doubts(audit.notes):
         worst = audit.pairs.iloc[0]
@@ -91,9 +100,8 @@ def _run(folder: Path) -> str | None:
 
 def _sample(run: str | None) -> Advice:
     why = (
-        "Correct no label unseen: it is not sure that more of them would get better than worse. "
-        f"Look at {SAMPLE} rows drawn at random first; they tell how many labels are wrong, "
-        "whatever the model is worth"
+        f"{UNSEEN}. Look at {SAMPLE} rows drawn at random first; they tell how many labels are "
+        "wrong, whatever the model is worth"
     )
     return Advice(f"{why}.") if run is None else Advice(
         f"{why}:", f"ytilde review {run} --sample {SAMPLE}"
@@ -129,6 +137,23 @@ def _better_model() -> Advice:
         "A better model judges better: train longer, with more data, or with a better network or "
         "features, and audit again."
     )
+
+
+def _counting(audit: Audit, folder: Path) -> list[Advice]:
+    """How to know better how many labels are wrong."""
+    run = _run(folder)
+    command = f"ytilde review {run} --sample"
+    if audit.checked is None:
+        text = (
+            f"Check {SAMPLE} rows that are drawn at random: the count then rests on them, and "
+            "holds whatever the model is worth."
+        )
+        return [Advice(text, f"{command} {SAMPLE}")] if run else []
+    step = audit.checked.next_step()
+    if step is None:
+        return []
+    more = f"{command} {audit.checked.drawn + step[0]}"
+    return [Advice(audit.checked.advice(), more if run else None)]
 
 
 def _training(method: str) -> Advice:

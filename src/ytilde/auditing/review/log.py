@@ -205,6 +205,10 @@ class Log:
             self._catch_up()
             return dict(self._current)
 
+    def is_by_hand(self, decision: Decision) -> bool:
+        """Was the row decided on by itself? Rows accepted all at once were not looked at."""
+        return len(self._requests[decision.request]) == 1
+
     def rows_of(self, request: str) -> list[int]:
         """The rows that a request has decided on or given back, as of the last refresh."""
         return list(self._requests.get(request, ()))

@@ -18,6 +18,7 @@
   // A tab keeps its name when it is loaded again, so that it can still undo what it did.
   const tab = sessionStorage.tab ??= name();
   let classes = [];
+  let sample = 0; // rows drawn at random, which come first
   let pictures = false; // of the rows; otherwise their values
   let item = null;
   let progress = null;
@@ -92,7 +93,14 @@
     put("predicted", classes[item.predicted]);
     put("p", percent(item.p_wrong));
     $("meter").value = item.p_wrong;
-    show("hard", item.ambiguity > 0.5);
+    // Of a random row the model's opinion is not shown: the answer is to be the reviewer's own.
+    for (const id of ["probably", "wrong"]) show(id, !item.drawn);
+    for (const id of ["accept-p", "keep-p", "runner-p"]) show(id, !item.drawn);
+    document.querySelector("[data-do=accept]").classList.toggle("main", !item.drawn);
+    show("drawn", item.drawn);
+    put("drawn", `Random sample, ${item.position + 1} of ${sample}: it tells how many labels are wrong, `
+      + "whatever the model is worth. The suspects follow.");
+    show("hard", item.ambiguity > 0.5 && !item.drawn);
     put("accept-name", classes[item.predicted]);
     put("accept-p", percent(item.predicted_prob));
     put("keep-name", classes[item.given]);
@@ -105,7 +113,8 @@
     put("place", `${item.position + 1} of ${filter ? pair.total : total}, row ${item.row}${item.id && ", id"}`);
     put("id", item.id);
     put("path", item.path);
-    put("said", `${item.position + 1}: given ${classes[item.given]}, probably ${classes[item.predicted]}`);
+    put("said", `${item.position + 1}: given ${classes[item.given]}`
+      + (item.drawn ? "" : `, probably ${classes[item.predicted]}`));
     show("decided", item.action);
     put("decision", item.action === "bad" ? "bad item" : item.label === null ? "skipped" : classes[item.label]);
     fill();
@@ -298,6 +307,7 @@
     // A held key repeats; one press is one decision. Enter and Space press a button that has the focus.
     const pressed = ["Enter", " "].includes(event.key) && event.target.closest("button");
     if (!deed || pressed || event.repeat || document.querySelector("dialog[open]")) return;
+    if (event.key === "Enter" && item?.drawn) return; // nothing is suggested that it could accept
     event.preventDefault();
     deeds[deed]();
   });
@@ -309,7 +319,7 @@
   $("all").addEventListener("click", () => only(null));
 
   (async () => {
-    ({ classes, picture: pictures } = await ask("overview", {}));
+    ({ classes, sample, picture: pictures } = await ask("overview", {}));
     await turn("next", {});
   })();
 })();

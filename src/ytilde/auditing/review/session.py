@@ -11,15 +11,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 
 from ...data import IGNORE, BadInput, Data
 from ...data.ids import own_texts
-from ...files import write_csv
-from ...runfolder import AUDIT
+from ...files import spreadsheet_safe, write_csv
+from ...runfolder import AUDIT, ISSUES
 from ..items import encode, file_picture, picture_of, table
 from ..pages import text_of
+from ..sampling import Sample, draw
 from ..similar import Similar
 from .log import ACTIONS, LOG, Choice, Conflict, Decision, Log
 
@@ -27,6 +29,7 @@ HELD = 120.0  # seconds for which an item that one tab shows is not offered to a
 SIDES = {"small": 160, "page": 640, "full": 4096}  # of a picture, at most
 LOSSLESS = 1_000_000  # pixels of a picture up to which it is a PNG
 COLUMNS = 40  # values of a table's row on the page
+FIGURES = ("predicted_prob", "runner_up_prob", "p_wrong", "ambiguity")
 CHARACTERS = 4000  # of these values together; each may have 200
 BAD = ""  # the label of a bad item in labels.csv: no class has this name
 
@@ -42,25 +45,31 @@ class Exported(NamedTuple):
 
 
 class Listing:
-    """Suspects in the order in which they are shown: all, or those of one pair of classes."""
+    """Items in the order in which they are shown: all, or the suspects of one pair of classes."""
 
     def __init__(self, rows: list[int]) -> None:
         self.rows = rows
         self.place = {row: k for k, row in enumerate(rows)}
         self.first = self.undone = 0
 
-    def open(self, log: Log) -> Iterator[int]:
-        """Rows without a decision: all before `first` have one, or had one taken back since."""
-        if self.undone != log.undone:
-            self.undone, self.first = log.undone, 0
-        while self.first < len(self.rows) and log.holds(self.rows[self.first]):
+    def open(self, undone: int, is_open: Callable[[int], bool]) -> Iterator[int]:
+        """Rows without a decision: all before `first` have one, or had one taken back since.
+
+        undone: how many decisions were taken back so far.
+        """
+        if self.undone != undone:
+            self.undone, self.first = undone, 0
+        while self.first < len(self.rows) and not is_open(self.rows[self.first]):
             self.first += 1
         rows = (self.rows[k] for k in range(self.first, len(self.rows)))
-        return (row for row in rows if not log.holds(row))
+        return (row for row in rows if is_open(row))
 
 
 class Review:
-    """The suspects of an audited run, the worst first, and what was decided on them."""
+    """The suspects of an audited run, the worst first, and what was decided on them.
+
+    A random sample comes before them where one is asked for.
+    """
 
     def __init__(
         self,
@@ -71,18 +80,26 @@ class Review:
         columns: dict[str, list[str] | None] | None = None,
         ids: Sequence[str] | None = None,
         texts: Callable[[Sequence[int]], pd.DataFrame] | None = None,
+        sample: int | None = None,
     ) -> None:
-        """paths, ids, texts: as in ReportContext; columns: a table's, where texts is not given."""
+        """paths, ids, texts: as in ReportContext; columns: a table's, where texts is not given;
+        sample: so many rows drawn at random come first."""
         self.run, self.data, self.paths, self.columns = run, data, paths, columns
         self.ids, self.texts = ids, texts
         self.names = [data.class_name(k) for k in range(data.num_classes)]
         self.issues = _suspects(run, self.names, data)
+        self.sample = _sample(run, self.names, data, sample) if sample is not None else []
+        drawn = {item["index"] for item in self.sample}
+        self.issues = self.sample + [item for item in self.issues if item["index"] not in drawn]
         self.position = {issue["index"]: k for k, issue in enumerate(self.issues)}
         none = dict.fromkeys(Similar._fields, ())
         self._similar = {issue["index"]: issue.pop("similar", none) for issue in self.issues}
         pairs: dict[Pair | None, list[int]] = {None: list(self.position)}
-        for issue in self.issues:
+        # A drawn row is looked at by itself: it is in no pair that could be accepted at once.
+        drawn |= _drawn_before(run)
+        for issue in (issue for issue in self.issues if issue["index"] not in drawn):
             pairs.setdefault((issue["given"], issue["predicted"]), []).append(issue["index"])
+        self._drawn = drawn
         self._listings = {pair: Listing(rows) for pair, rows in pairs.items()}
         self.log = Log(run / LOG, self.position)
         self._choosing = threading.Lock()
@@ -125,6 +142,7 @@ class Review:
             "classes": [text_of(name) for name in self.names],
             "picture": len(self.data.shape) > 1,
             "run": text_of(self.run, 200),
+            "sample": len(self.sample),
         }
 
     def pairs(self) -> dict[str, Any]:
@@ -138,7 +156,11 @@ class Review:
         self.log.refresh()
         with self._choosing:
             listing = self._listings[pair]
-            rows = self._skipped(listing) if kind == "skipped" else listing.open(self.log)
+            rows = (
+                self._skipped(listing)
+                if kind == "skipped"
+                else listing.open(self.log.undone, self._is_open)
+            )
             first = next(rows, None)
             now = time.monotonic()
             both = chain([] if first is None else [first], rows)
@@ -151,6 +173,11 @@ class Review:
         """The longest skipped first."""
         skipped = (d.row for d in self.log.current().values() if d.action == "skip")
         return (row for row in skipped if row in listing.place)
+
+    def _is_open(self, row: int) -> bool:
+        """Nothing was decided on it; on a drawn row nothing by itself."""
+        held = self.log.holds(row)
+        return held is None or (row in self._drawn and not self.log.is_by_hand(held))
 
     def _is_free(self, row: int, tab: str, now: float) -> bool:
         other, since = self._shown.get(row, (tab, now))
@@ -248,10 +275,12 @@ class Review:
     def _answer(self, row: int | None, pair: Pair | None = None) -> dict[str, Any]:
         """The item, how far the review is, and how much of its pair of classes is open.
 
+        A drawn row has no pair: it would tell what the model thinks of it.
+
         pair: what the page shows alone, None for all; the page hears it again as `filter`.
         """
         item = None if row is None else self._item(row, self.log.holds(row), pair)
-        own = (item["given"], item["predicted"]) if item else pair
+        own = (item["given"], item["predicted"]) if item and row not in self._drawn else pair
         return {
             "item": item,
             "progress": self._count(),
@@ -291,6 +320,7 @@ class Review:
         issue = self.issues[self.position[row]]
         return issue | self._look(row) | {
             "position": self._listings[pair].place[row],
+            "drawn": self.position[row] < len(self.sample),
             "similar": any(self._similar[row].values()),
             "seen": decision.id if decision else 0,
             "action": decision.action if decision else "",
@@ -302,28 +332,72 @@ def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
     """The flagged rows of audit.json, the worst first, as it has them; classes as numbers."""
     path = run / AUDIT
     if not path.exists():
-        raise BadInput(f"{run} is not audited yet; `ytilde audit {run}` comes first")
+        raise BadInput(f"{run} is not audited yet; run `ytilde audit {run}` first")
     place = {name: k for k, name in enumerate(names)}
     labels = {
         "given": "given_label",
         "predicted": "predicted_label",
         "runner_up": "runner_up_label",
     }
-    figures = ("predicted_prob", "runner_up_prob", "p_wrong", "ambiguity")
     try:
         issues: list[dict[str, Any]] = [
             {"index": int(issue["index"])}
             | {key: place[str(issue[f"{key}_label"])] for key in labels}
-            | {key: float(issue[key]) for key in figures}
+            | {key: float(issue[key]) for key in FIGURES}
             | {"similar": _rows_beside(issue.get("similar"), len(data.y))}
             for issue in json.loads(path.read_text("utf-8"))["issues"]
         ]
         same = all(int(data.y[issue["index"]]) == issue["given"] for issue in issues)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise BadInput(
+            f"{path} cannot be read ({error!r}); run `ytilde audit {run}` again"
+        ) from error
+    if not same:
+        raise BadInput(f"{path} was made of other labels; run `ytilde audit {run}` again")
+    return sorted(issues, key=lambda issue: -issue["p_wrong"])  # of equal ones as they stand there
+
+
+def _sample(run: Path, names: list[str], data: Data, size: int) -> list[dict[str, Any]]:
+    """A random sample of the rows that were judged, as it is drawn.
+
+    `predicted` is the likeliest class that is not the given one.
+    """
+    path = run / ISSUES
+    place = {str(spreadsheet_safe(name)): k for k, name in enumerate(names)}
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        rows = table["index"].astype("int64").to_numpy()
+        figures = table[list(FIGURES)].astype("float64")
+        labels = {
+            key: table[f"{key}_label"].map(place).astype("int64").to_numpy()
+            for key in ("given", "predicted", "runner_up")
+        }
+        same = (data.y.numpy()[rows] == labels["given"]).all() and len(set(rows)) == len(rows)
+    except (OSError, ValueError, KeyError, IndexError) as error:
         raise BadInput(f"{path} cannot be read ({error!r}); `ytilde audit {run}` again") from error
     if not same:
         raise BadInput(f"{path} was made of other labels; `ytilde audit {run}` again")
-    return sorted(issues, key=lambda issue: -issue["p_wrong"])  # of equal ones as they stand there
+    order = np.argsort(rows)  # the file has the worst first
+    drawn = draw(run, size, rows[order], figures.p_wrong.to_numpy()[order]).drawn[:size]
+    where = {int(row): k for k, row in enumerate(rows)}
+    items = []
+    for row in drawn.tolist():
+        if row not in where:
+            raise BadInput(f"the sample holds row {row}, which {path} has not; audit again")
+        at = where[row]
+        item: dict[str, Any] = {key: int(values[at]) for key, values in labels.items()}
+        item |= {key: float(figures[key].iloc[at]) for key in FIGURES}
+        if item["predicted"] == item["given"]:
+            other = {"predicted": item["runner_up"], "predicted_prob": item["runner_up_prob"]}
+            item |= other | {"runner_up": item["given"]}
+        items.append({"index": row} | item)
+    return items
+
+
+def _drawn_before(run: Path) -> set[int]:
+    """Rows of the sample that a run has, if it has one."""
+    sample = Sample.load(run)
+    return set() if sample is None else set(sample.drawn.tolist())
 
 
 def _rows_beside(similar: dict[str, list[int]] | None, rows: int) -> dict[str, list[int]]:
