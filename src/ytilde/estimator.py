@@ -256,6 +256,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         if not isinstance(self.devices, int | np.integer) or self.devices < 1:
             raise BadInput(f"devices must be a whole number, at least 1, not {self.devices!r}")
         recipe = recipe or self._recipe(data)
+        parallel.check_devices(int(self.devices), choose_device(recipe.device))
         self.classes_ = np.asarray(data.names or range(data.num_classes))
         self.shape_, self.n_features_in_ = data.shape, math.prod(data.shape)
         self.schema_ = schema
