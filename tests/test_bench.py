@@ -375,6 +375,22 @@ def test_a_broken_line_is_passed_over_and_its_run_made_again(table, tmp_path, ch
     assert bench.load_results(tmp_path) == [first, sound]
 
 
+def test_a_changed_digit_in_a_line_is_noticed(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "load_table", lambda name: table)
+    first, second = made(table, "CE", "0%", "full", [8.0, 9.0])
+    path = tmp_path / "two.jsonl"
+    for line in (first, second):
+        results.append(path, line)
+    assert bench.load_results(tmp_path) == [first, second]
+    words = ["report", "two", "--results", str(tmp_path)]
+    assert "damaged" not in CliRunner().invoke(bench_app, words).output
+    path.write_text(path.read_text().replace('"test_accuracy": 0.09', '"test_accuracy": 0.19'))
+    assert bench.load_results(tmp_path) == [first]
+    assert "note: 1 damaged line of" in CliRunner().invoke(bench_app, words).output
+    results.append(path, second)  # it was run again
+    assert bench.load_results(tmp_path) == [first, second]
+
+
 def test_tiny_figures_do_not_depend_on_the_threads_at_hand(paths, tmp_path):
     cell = bench.choose(bench.cells(bench.load_table("causal_nl_t3")), ["CE"], ["IDN-20%"])[0]
     job, threads = Job(cell, "tiny", 0), torch.get_num_threads()

@@ -6,17 +6,16 @@ have a run's names are ever removed; whatever else lies in the folder is the use
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from .errors import BadInput
 from .files import TEMPORARY
+from .signing import DIGEST, verify
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -78,9 +77,10 @@ class RunFolder:
             return False
         if not isinstance(config, dict):
             return False
-        digest = config.pop("digest", None)
-        if digest is not None:
-            return digest == config_digest(config)
+        if config.get(DIGEST) is not None:
+            with suppress(ValueError):
+                return bool(verify(config))
+            return False
         return config.keys() >= _KEYS and (self / METRICS).is_file() and not self.foreign()
 
     def owns(self, path: Path) -> bool:
@@ -150,11 +150,6 @@ class RunFolder:
                     yield name, entry
                 if is_folder and entry.is_dir(follow_symlinks=False):
                     yield from self._entries(f"{name}/")
-
-
-def config_digest(config: dict[str, Any]) -> str:
-    plain = json.loads(json.dumps(config))
-    return hashlib.blake2b(json.dumps(plain).encode(), digest_size=16).hexdigest()
 
 
 def run_of(path: Path) -> Path | None:

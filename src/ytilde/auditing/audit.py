@@ -22,6 +22,7 @@ from ..data import IGNORE, BadInput
 from ..data.ids import own_text
 from ..files import write_csv, write_text
 from ..outputs import check_replaceable
+from ..signing import sign
 from .context import ReportContext
 from .inputs import Array, as_numpy, check_labels, check_transition
 from .notes import Agreement, notes
@@ -184,7 +185,7 @@ class Audit:
             "notes": self.notes,
             **tables,
         }
-        text = json.dumps(everything, ensure_ascii=False, allow_nan=False, indent=1)
+        text = json.dumps(sign(everything), ensure_ascii=False, allow_nan=False, indent=1)
         write_text(Path(path), text)
 
     def to_html(self, path: str | os.PathLike[str], force: bool = False) -> None:

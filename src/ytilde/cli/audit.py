@@ -61,7 +61,7 @@ def audit(
         encoder = same_encoder(run, clf.encoder, config)
         result = clf.audit_data(found.data, folds, bar.show, keep, encoder)
     context = result.context
-    context.history, context.paths, context.title = Run.history(run), found.paths, str(run)
+    context.history, context.paths, context.title = Run.history(run, say), found.paths, str(run)
     context.ids, context.texts = found.ids, found.texts
     if context.rows is not None and context.texts is None:
         context.rows = table(context.rows, found.schema.columns)

@@ -18,6 +18,7 @@ from ...data import IGNORE, BadInput, Data
 from ...data.ids import own_texts
 from ...files import write_csv
 from ...runfolder import AUDIT
+from ...signing import verify
 from ..items import encode, picture_of, table
 from ..pages import text_of
 from .log import LOG, Conflict, Decision, Log
@@ -205,10 +206,10 @@ def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
             {"index": int(issue["index"])}
             | {key: place[str(issue[f"{key}_label"])] for key in labels}
             | {key: float(issue[key]) for key in figures}
-            for issue in json.loads(path.read_text("utf-8"))["issues"]
+            for issue in verify(json.loads(path.read_text("utf-8")))["issues"]
         ]
         same = all(int(data.y[issue["index"]]) == issue["given"] for issue in issues)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadInput(f"{path} cannot be read ({error!r}); `ytilde audit {run}` again") from error
     if not same:
         raise BadInput(f"{path} was made of other labels; `ytilde audit {run}` again")
