@@ -89,7 +89,7 @@ def settle(root: Path) -> None:
         "mine.onnx": "onnx", "mine.safetensors": "weights", "private.csv": "a,b\n", "t.md": "# T",
         "locked.csv": "do not touch", "readonly/inside.csv": "a,b\n", "project/config.json": "{}",
         "project/src/main.py": "print(1)", "project/.git/config": "[core]", "empty.csv": "",
-        "photos/notes.csv": "1,blurred\n",
+        "photos/notes.csv": "1,blurred\n", "photos/more.npz": "PK",
         "project/metrics.jsonl": '{"mine": 1}\n', "project/model.safetensors": "mine",
         f"results/{TABLE}.jsonl": "my own notes\n", "notes.txt": "mine", "script.sh": "#!",
     }  # fmt: skip
@@ -264,7 +264,8 @@ class World:
         suffix = ".onnx" if name == "export" else suffix
         out = source if rng.random() < 0.1 else self.output(suffix)
         if source == "photos" and rng.random() < 0.5:
-            out, force = choose(["photos/cat/0.png", "photos/notes.csv"]), ["--force"]
+            inside = ["more.npz"] if name == "noise" else ["cat/0.png", "notes.csv"]
+            out, force = f"photos/{choose(inside)}", ["--force"]
         words = {
             "predict": ["predict", run, source],
             "review": ["review", run, "--export", out],
@@ -277,21 +278,23 @@ class World:
         words += [] if name == "review" else ["--out", out]
         return [*words, *force], [(out, suffix)]
 
-    def mischief(self) -> None:
-        """Something that the user does in between."""
+    def mischief(self) -> str:
+        """Something that the user does in between, to which run."""
         rng = self.rng
-        run = self.root / rng.choice(["run", "run2", "sub/run"])
+        run = self.root / rng.choice(["run", "run", "run2", "sub/run"])
         name = rng.choice(
             ["report.html", "issues.csv", "model.safetensors", "metrics.jsonl", "review.sqlite",
-             "stages", ".lock", "checkpoint-0.safetensors", "summary.json"]
+             "stages", ".lock", "checkpoint-0.safetensors", "summary.json", "audit.json",
+             "labels.csv"]
         )  # fmt: skip
-        kind = rng.choice(["note", "link", "folder", "edit", "gone", "mode"])
+        kind = rng.choice(["note", "link", "link", "folder", "edit", "gone", "mode"])
         self.steps.append(f"# {kind} {run.name}/{name}")
+        told = str(run.relative_to(self.root))
         if not run.is_dir() or run.is_symlink():
-            return
+            return told
         path = run / name
         if kind == "note":
-            self.add(f"{run.relative_to(self.root)}/own-{rng.randrange(3)}.txt", b"my note")
+            self.add(f"{told}/own-{rng.randrange(3)}.txt", b"my note")
         elif kind == "mode" and self.outputs:
             output = Path(os.path.realpath(self.root / rng.choice(self.outputs)))
             if output.is_file() and output not in self.own:
@@ -310,15 +313,20 @@ class World:
                     path.symlink_to(self.root / "mine.csv")
                 else:
                     path.mkdir()
-                    self.add(str((path / "mine").relative_to(self.root)), b"mine")
+                    self.add(f"{told}/{name}/mine", b"mine")
                 self.own[path] = look(path)
+        return told
 
     # ---- what must hold
 
     def step(self) -> None:
-        if self.rng.random() < 0.2:
-            self.mischief()
         words, outs = self.command()
+        if self.rng.random() < 0.2:
+            run = self.mischief()
+            if self.rng.random() < 0.5:  # and then goes on with it
+                again = [["audit", run, "--folds", "0", "--fix-above", "0.5"]]
+                again += [["fit", "d.csv", *QUICK, "--out", run, "--force"]]
+                words, outs = self.rng.choice(again), []
         killed_after = self.rng.uniform(0, 0.4) if self.rng.random() < KILLED else None
         end = "" if killed_after is None else f"  # killed after {killed_after:.3f} s"
         self.steps.append("ytilde " + " ".join(words) + end)
