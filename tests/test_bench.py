@@ -97,7 +97,7 @@ def lines_of(paths):
 
 def figures_of(lines):
     """What must be the same however often the runs were disturbed."""
-    timing = ("seconds", "commit")
+    timing = ("seconds", "commit", "digest")
     return {line["hash"]: {k: v for k, v in line.items() if k not in timing} for line in lines}
 
 
@@ -593,6 +593,19 @@ def test_optuna_proposes_from_the_grid_and_remembers(table, paths):
     assert best["LN | MNIST | sym 40%"]["tau"] in {0.1, 1.0}
     assert (paths.work / "optuna.journal").exists()
     assert bench.tune(table, **options) == best and lines_of(paths) == tried
+
+
+@pytest.mark.parametrize("damage", [(b'"op_code"', b'"op_kode"'), (b"{", b"[")])
+def test_a_damaged_journal_is_one_sentence(table, paths, damage):
+    pytest.importorskip("optuna")
+    options = {"columns": ["sym 40%"], "scale": "tiny", "trials": 1, "paths": paths}
+    best, journal = bench.tune(table, **options), paths.work / "optuna.journal"
+    journal.write_bytes(journal.read_bytes().replace(*damage, 1))
+    with pytest.raises(BadInput, match=r"optuna.journal cannot be read .* delete it") as told:
+        bench.tune(table, **options)
+    assert "\n" not in str(told.value)
+    journal.unlink()
+    assert bench.tune(table, **options) == best
 
 
 def test_optuna_searches_anew_for_other_results_and_another_grid(table, paths, tmp_path):
