@@ -32,16 +32,19 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import typer.main
 
 from kill_resume import make_data
 from ytilde import cli
 from ytilde.auditing import review as reviewing
 from ytilde.versions import commit, versions
 
+typer.main.get_command = cache(typer.main.get_command)  # a command line is not made anew each time
 SMALL = ["--epochs", "3", "--batch-size", "40", "--device", "cpu", "--lr", "0.01"]
 SMALL += ["--backbone", "mlp:width=8,depth=1"]
 FIT = ["fit", "data.csv", *SMALL, "--out"]
@@ -165,7 +168,7 @@ def show(review: Any, port: int, say: Callable[[str], None]) -> None:
 
 def make_template(folder: Path) -> None:
     """Runs of all kinds, an audit, a review, an encoder, results."""
-    make_data(folder, rows=80)
+    make_data(folder, rows=80, pixels=slice(26, 38))
     commands = [["pretrain", "data.csv", *SMALL[:2], *SMALL[8:], "--out", "encoder.safetensors"]]
     commands += [*RUNS.values(), AUDIT, [*BENCH, "--results", "results"]]
     for words in commands:

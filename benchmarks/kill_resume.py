@@ -276,10 +276,10 @@ class Review:
 # ---- the trials ----------------------------------------------------------------------------------
 
 
-def make_data(folder: Path, rows: int) -> None:
-    """data.csv: digits as a table, some of their labels wrong."""
+def make_data(folder: Path, rows: int, pixels: slice = slice(None)) -> None:
+    """data.csv: these pixels of digits as a table, some of their labels wrong."""
     digits, rng = load_digits(n_class=CLASSES), np.random.default_rng(0)
-    x, y = digits.data[:rows].astype(int), digits.target[:rows].copy()
+    x, y = digits.data[:rows, pixels].astype(int), digits.target[:rows].copy()
     wrong = rng.random(rows) < WRONG
     y[wrong] = rng.integers(0, CLASSES, wrong.sum())
     frame = pd.DataFrame(x).add_prefix("x").assign(label=[f"digit {k}" for k in y])
