@@ -283,6 +283,17 @@ def test_kills_of_a_pipeline(tmp_path):
     assert line["kills"] == 4 and line["same_bytes"] == line["runs"] >= 1
 
 
+def test_flipped_bits(tmp_path):
+    """The benchmark of 10,000 flips, with a few: see benchmarks/bit_flips.py."""
+    script = Path(__file__).parents[1] / "benchmarks" / "bit_flips.py"
+    command = [sys.executable, script, "--flips", "60", "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done
+    line = json.loads(done.stdout.splitlines()[-1])
+    assert len(line["files"]) == 15 and line["refused"] > 20 and line["same"] > 10
+    assert line["noted"] and "defect" not in line
+
+
 # ---- numbers -------------------------------------------------------------------------------------
 
 
