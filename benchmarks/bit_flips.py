@@ -11,7 +11,7 @@ folder. What they answer is compared with the answer without the flip. Outcomes:
     refused   one sentence, exit code 2
     defect    anything else: a traceback, another answer without a word
 
-Files for people that no command reads (report.html, issues.csv, predictions.csv, summary.json) are
+Files for people that no command reads (report.html, predictions.csv, summary.json) are
 left out, and so is labels.csv, which people may edit. Exit code 1 if there is a defect.
 """
 
@@ -79,6 +79,7 @@ PREDICT = Reader(["predict", "run", "data.csv", "--out", "p.csv", "--probabiliti
 AUDITED = Reader(AUDIT, [f"run/{name}" for name in ("issues.csv", "labels.csv", "audit.json")])
 PAGE = Reader(AUDIT, [*AUDITED.outputs, "run/report.html"])
 REVIEW = Reader(["review", "run"], ["shown.json"])
+SAMPLED = Reader(["review", "run", "--sample", "20"], ["shown.json"])
 EXPORT = Reader(["review", "run", "--export", "decided.csv"], ["decided.csv"])
 FLIPS: dict[str, tuple[int, list[Reader]]] = {  # of 10,000, and who reads the file
     "run/config.json": (1600, [PREDICT, PAGE, REVIEW, EXPORT, resumed("run")]),
@@ -87,6 +88,8 @@ FLIPS: dict[str, tuple[int, list[Reader]]] = {  # of 10,000, and who reads the f
     "run/audit.json": (1200, [REVIEW, EXPORT]),
     "run/audit.safetensors": (250, [AUDITED]),
     "run/review.sqlite": (1500, [REVIEW, EXPORT]),
+    "run/issues.csv": (400, [SAMPLED]),
+    "run/sample.safetensors": (300, [SAMPLED, AUDITED]),
     "run/stages/main.safetensors": (300, [resumed("run")]),
     "run/cache/*.safetensors": (250, [resumed("run")]),
     "begun/checkpoint-0.safetensors": (250, [resumed("begun")]),
@@ -184,7 +187,7 @@ def make_template(folder: Path) -> None:
             review.decide(asked | {"action": ["accept", "keep", "skip"][k % 3], "seen": 0})
 
     reviewing.serve = decide
-    asked(REVIEW, folder)
+    asked(SAMPLED, folder)
     session.clear()
     reviewing.serve = show
     begun = folder / "begun"  # as if killed in its last epoch

@@ -188,7 +188,7 @@ def test_more_devices_than_there_are(monkeypatch, method, device, gpus, says):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
-    monkeypatch.setattr("ytilde.estimator.fit_method", started)
+    monkeypatch.setattr("ytilde.estimator.training.fit_method", started)
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", started)
     data = blobs(80, rate=0.2)
     model = Classifier(method, BACKBONE, epochs=1, device=device, devices=4)
@@ -237,7 +237,7 @@ def test_torchrun_fits_and_one_process_resumes(tmp_path):
 
 
 def test_data_crosses_to_other_processes_by_value():
-    from ytilde.estimator import _sent
+    from ytilde.estimator.training import _sent
 
     data = Data(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64), 2)
     assert isinstance(_sent(data).x, np.ndarray) and isinstance(_sent(data).y, np.ndarray)

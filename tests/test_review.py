@@ -69,21 +69,22 @@ def make_run(folder, suspects, names=HOSTILE, kind="images"):
     result = audit(p, found.data.y, names=found.data.names, transition=np.full((k, k), 1 / k))
     assert result.issues.is_label_issue.sum() == suspects
     result.to_json(folder / "audit.json")
+    result.to_csv(folder / "issues.csv")
     return folder
 
 
-def session(run):
+def session(run, sample=None):
     found = readers.read(json.loads((run / "config.json").read_text())["source"])
     shown = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
-    return review.Review(run, found.data, columns=found.schema.columns, **shown)
+    return review.Review(run, found.data, columns=found.schema.columns, sample=sample, **shown)
 
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["ytilde.auditing.review"])  # torch is imported once
 
 
-def serve(run, pipe, largest=None):
-    view = session(run)
+def serve(run, pipe, largest=None, sample=None):
+    view = session(run, sample)
     if largest is not None:  # bytes of a file, as if the disk were full then
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     review.serve(view, 0, pipe.send)
@@ -109,7 +110,7 @@ class Server:
 
     def send(self, method, path, body=None, **headers):
         """Status, headers and content of an answer."""
-        link = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=20)
+        link = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=120)
         with contextlib.closing(link):
             sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
             link.request(method, path, sent, headers)
@@ -193,7 +194,7 @@ def test_500_decisions_of_four_tabs_survive_a_killed_server(tmp_path):
         servers[-1].kill()
         servers.append(Server(run))
     for client in clients:
-        client.join(60)
+        client.join(300)
     done = {request: told for client in clients for request, told in client.done.items()}
     servers[-1].kill()
     assert len(done) == 500 and min(len(client.done) for client in clients) > 50
@@ -507,6 +508,16 @@ def test_what_cannot_be_reviewed_says_so(tmp_path, monkeypatch):
         session(run)
 
 
+def test_a_sample_is_not_shown_from_a_changed_table(tmp_path):
+    run = make_run(tmp_path / "run", 4)
+    assert session(run, sample=3).sample
+    path = run / "issues.csv"
+    header, first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([header, first[:-2] + f"{(int(first[-2]) + 1) % 10}\n", *rest]))
+    with pytest.raises(BadInput, match=r"issues.csv cannot be read .*changed since"):
+        session(run, sample=3)
+
+
 # ---- who gets in ---------------------------------------------------------------------------------
 
 
@@ -591,12 +602,12 @@ def test_command_serves_until_ctrl_c(run):
     command = [sys.executable, "-m", "ytilde", "review", str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         url = re.search(r"http://127\.0\.0\.1:(\d+)(/[\w-]{32}/)", process.stdout.readline())
-        link = http.client.HTTPConnection("127.0.0.1", int(url[1]), timeout=20)
+        link = http.client.HTTPConnection("127.0.0.1", int(url[1]), timeout=120)
         link.request("GET", url[2])
         assert link.getresponse().status == 200
         process.send_signal(signal.SIGINT)
         assert "of 40 decided, and all decisions are saved" in process.stdout.read()
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
 
 
 # ---- in a browser --------------------------------------------------------------------------------

@@ -29,22 +29,24 @@ LABELS = "labels.csv"
 AUDIT = "audit.json"
 FOLDS = "audit.safetensors"  # what the folds of an audit said
 REVIEW = "review.sqlite"
+SAMPLE = "sample.safetensors"  # which rows were drawn for a review
 METHODS = "methods.json"  # the race of methods
 RACE = "race.json"  # the race of fields
 UNREADABLE = "unreadable.txt"
 CHECKPOINTS = ("checkpoint-0.safetensors", "checkpoint-1.safetensors")
 STAGES, CACHED = "stages", "cache"  # folders: finished stages, values worth keeping
+PRETRAIN, SIMCLR = "pretrain", "simclr-"  # the folder of pre-trainings, and of one: SIMCLR + hash
 ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
     CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
-    *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
+    SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
 )  # fmt: skip
 _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
     "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS)))
     + rf"|({STAGES}|{CACHED})/[^/]+\.safetensors"
 )
-_PRETRAINING = r"pretrain/simclr-[0-9a-f]+"
+_PRETRAINING = rf"{PRETRAIN}/{SIMCLR}[0-9a-f]+"
 _FILE = re.compile(
     "|".join(map(re.escape, _EXACT))
     + rf"|{_STATE}|{_PRETRAINING}/(lock|{re.escape(ENCODER)}|{_STATE})"
@@ -52,7 +54,7 @@ _FILE = re.compile(
     + rf"|{re.escape(TEMPORARY)}([a-z0-9_]{{8}}|[0-9a-f]{{16}}(-journal)?)"
     + rf"|.+/{re.escape(TEMPORARY)}[a-z0-9_]+"
 )
-_FOLDER = re.compile(rf"pretrain|{_PRETRAINING}|({_PRETRAINING}/)?({STAGES}|{CACHED})")
+_FOLDER = re.compile(rf"{PRETRAIN}|{_PRETRAINING}|({_PRETRAINING}/)?({STAGES}|{CACHED})")
 _KEYS = {"source", "method", "fields", "backbone", "recipe", "fingerprint", "versions"}  # of 0.1
 
 

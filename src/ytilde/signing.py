@@ -3,9 +3,10 @@ written. Content without a digest is that of ytilde 0.1, and passes."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
+
+from .hashing import digest_of
 
 DIGEST = "digest"  # the key
 
@@ -24,4 +25,4 @@ def verify(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _digest(plain: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(plain).encode(), digest_size=16).hexdigest()
+    return digest_of(json.dumps(plain))

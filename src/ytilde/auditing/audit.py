@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,19 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from ..data import IGNORE, BadInput
+from ..data import IGNORE, BadInput, plural
 from ..data.ids import own_text
-from ..files import write_csv, write_text
+from ..files import csv_text, write_csv, write_text
+from ..hashing import digest_of
 from ..outputs import check_replaceable
 from ..signing import sign
+from .checked import Count, check_checked, count
 from .context import ReportContext
 from .inputs import Array, as_numpy, check_labels, check_transition
-from .notes import Agreement, notes
+from .notes import NOTE_ASSUMPTION, Agreement, notes
 from .readings import Evidence, fit_readings
+from .recalibration import recalibrate
+from .sampling import Reviewed
 from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
 
 
@@ -68,6 +72,8 @@ class Audit:
         context: what the report shows beside the figures, such as pictures.
         at_chance: the model agrees with the labels as chance does: nothing can be told.
         unjudged: rows without a label, or whose image cannot be read.
+        checked: what rows checked by hand say of the count, where a random sample of them was; the
+            noise rate and the number of errors are then its own, and hold whatever the model is.
 
     Example:
         >>> probs = np.array([[0.9, 0.1]] * 50 + [[0.1, 0.9]] * 50)
@@ -87,6 +93,7 @@ class Audit:
     context: ReportContext = field(default_factory=ReportContext)
     at_chance: bool = False  # the model agrees with the labels as chance does: nothing can be told
     unjudged: int = 0  # rows without a label, or whose image cannot be read
+    checked: Count | None = None  # what a random sample of checked rows says
 
     def __repr__(self) -> str:
         return f"<Audit: {self.summary()}>"
@@ -94,14 +101,18 @@ class Audit:
     def summary(self) -> str:
         """A few sentences for a person."""
         n, found = len(self.issues), int(self.issues.is_label_issue.sum())
-        if self.at_chance:
+        if self.at_chance and self.checked is None:
             return f"Nothing can be said of these {n} labels: the model knows no more than chance."
         low, high = round(self.num_errors.low), round(self.num_errors.high)
         left_out = f" {self.unjudged} of {n + self.unjudged} rows could not be judged."
         suspects = f"{found} {'is' if found == 1 else 'are'} more likely wrong than right."
+        if self.at_chance:
+            suspects = "Which ones cannot be told: the model knows no more than chance."
+        drawn = self.checked.drawn if self.checked else 0
+        by_hand = f", checked by hand: {plural(drawn, 'row')}" if drawn else ""
         return (
             f"About {round(self.num_errors)} of {n} labels are wrong "
-            f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}). "
+            f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}{by_hand}). "
             f"{suspects}{left_out if self.unjudged else ''}"
         )
 
@@ -152,7 +163,10 @@ class Audit:
             force: replace a file that is no such output of ytilde.
         """
         check_replaceable(Path(path), "issues", force)
-        write_csv(Path(path), self._named(worst_first(self.issues)))
+        write_csv(Path(path), self._csv())
+
+    def _csv(self) -> pd.DataFrame:
+        return self._named(worst_first(self.issues))
 
     def to_json(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Writes the figures, the tables and the flagged rows (the rest are in the csv).
@@ -179,10 +193,12 @@ class Audit:
             "rows": len(self.issues),
             "unjudged": self.unjudged,
             "at_chance": self.at_chance,
+            "checked": self.checked and self.checked.to_dict(),
             **figures,
             "names": list(self.names) if self.names else None,
             "transition": self.transition.tolist(),
             "notes": self.notes,
+            "issues_csv": digest_of(csv_text(self._csv())),  # a review's sample is shown from it
             **tables,
         }
         text = json.dumps(sign(everything), ensure_ascii=False, allow_nan=False, indent=1)
@@ -233,6 +249,8 @@ def audit(
     *,
     transition: np.ndarray | Tensor | None = None,
     names: Sequence[str] | None = None,
+    checked: Mapping[int, Any] | Sequence[Any] | np.ndarray | Reviewed | None = None,
+    drawn: Sequence[float] | np.ndarray | None = None,
 ) -> Audit:
     """Judges every label by the probabilities of a model that did not see it.
 
@@ -245,6 +263,11 @@ def audit(
             (see above).
         names: of the classes; None: the DataFrame's columns, if these are texts, or else the labels
             sorted.
+        checked: true labels of rows that somebody looked at, {row: label}, or one for each row (-1,
+            None or NaN: not known). They are taken for a random sample; the count and its interval
+            then rest on them and hold whatever the model is, and p_wrong is recalibrated.
+        drawn: the probability that each row [N] had of being checked, where it was not the same for
+            all; 1: it was chosen, not drawn.
 
     Returns:
         The verdict on every label, the noise rate with its interval, and T.
@@ -262,7 +285,10 @@ def audit(
     given, names = check_labels(y, p, names)
     rows = np.flatnonzero(given != IGNORE)
     evidence = Evidence(p, given, rows, check_transition(transition, p))
-    return _summary(evidence, judge(evidence, fit_readings(evidence)), names)
+    verdict = judge(evidence, fit_readings(evidence))
+    if checked is None:
+        return _summary(evidence, verdict, names)
+    return _with_checked(evidence, verdict, names, checked, drawn)
 
 
 def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
@@ -274,6 +300,35 @@ def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
     _, strict = fit_readings(evidence)
     doubt = sum(len(part) - strict.clean(part).max(1).sum() for _, part, _, _ in evidence.chunks())
     return float(doubt / len(evidence.rows))
+
+
+def _with_checked(
+    evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None, checked: Any, drawn: Any
+) -> Audit:
+    """The audit of rows some of which were checked."""
+    y, rows, k = evidence.y, evidence.rows, evidence.p.shape[1]
+    if isinstance(checked, Reviewed):
+        found = checked.of_rows(rows, len(y), k, np.lexsort((-verdict.p_wrong, verdict.quality)))
+    else:
+        order = np.zeros(len(y))
+        order[rows] = verdict.p_wrong
+        found = check_checked(checked, drawn, y, names, k, order).at(rows)
+    wrong = (found.truth != y[rows]) & (found.truth != IGNORE)
+    by_hand = count(found, wrong, verdict.p_wrong)
+    audited = _summary(evidence, recalibrate(verdict, y[rows], found), names)
+    if isinstance(checked, Reviewed):
+        audited.notes[:0] = checked.notes()
+    if by_hand is None:
+        return audited
+    n = len(rows)
+    told = [note for note in audited.notes if note != NOTE_ASSUMPTION]
+    return replace(
+        audited,
+        checked=by_hand,
+        num_errors=Estimate(*by_hand[:3]),
+        noise_rate=Estimate(*(value / n for value in by_hand[:3])),
+        notes=[by_hand.told(), *told],
+    )
 
 
 def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None) -> Audit:
