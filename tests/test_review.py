@@ -508,6 +508,19 @@ def test_what_cannot_be_reviewed_says_so(tmp_path, monkeypatch):
         session(run)
 
 
+def test_a_damaged_table_definition_is_one_sentence(tmp_path):
+    """sqlite3 quotes it in its message, which is then no text."""
+    run = make_run(tmp_path / "run", 4)
+    item = session(run).next("a")["item"]
+    asked = {"request": "r", "tab": "a", "kind": "open", "row": item["row"], "seen": 0}
+    session(run).decide(asked | {"action": "keep"})
+    log = run / review.LOG
+    log.write_bytes(log.read_bytes().replace(b"CREATE TABLE dec", b"CR\xc5ATE TABLE dec"))
+    with pytest.raises(BadInput, match="is damaged") as told:
+        session(run)
+    assert "\n" not in str(told.value)
+
+
 def test_a_sample_is_not_shown_from_a_changed_table(tmp_path):
     run = make_run(tmp_path / "run", 4)
     assert session(run, sample=3).sample

@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS decisions (
   at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
 )"""
 WITH_DIGESTS = "ALTER TABLE decisions ADD COLUMN digest TEXT"  # logs of ytilde 0.1 have none
+_BROKEN = (sqlite3.Error, UnicodeDecodeError)  # the second: of a message that quotes damaged text
 LINES = (
     "SELECT id, request, tab, row, action, label, undoes, at{} FROM decisions "
     "WHERE id > ? ORDER BY id"
@@ -115,7 +116,7 @@ class Log:
                 raise _damaged(path, "lines are missing at its end")
         except sqlite3.OperationalError as error:
             raise BadInput(f"{path} cannot be used ({error}); move it away") from error
-        except sqlite3.Error as error:
+        except _BROKEN as error:
             raise _damaged(path, error) from error
         return self._db
 
@@ -146,7 +147,7 @@ class Log:
         with self._one_at_a_time:
             try:
                 yield
-            except sqlite3.Error as error:
+            except _BROKEN as error:
                 raise BadInput(f"{self._path} cannot be read ({error})") from error
 
     def _catch_up(self) -> None:
