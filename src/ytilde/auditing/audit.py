@@ -21,8 +21,10 @@ from torch import Tensor
 
 from ..data import IGNORE, BadInput, plural
 from ..data.ids import own_text
-from ..files import write_csv, write_text
+from ..files import csv_text, write_csv, write_text
+from ..hashing import digest_of
 from ..outputs import check_replaceable
+from ..signing import sign
 from .checked import Count, check_checked, count
 from .context import ReportContext
 from .inputs import Array, as_numpy, check_labels, check_transition
@@ -173,7 +175,10 @@ class Audit:
             force: replace a file that is no such output of ytilde.
         """
         check_replaceable(Path(path), "issues", force)
-        write_csv(Path(path), self._named(worst_first(self.issues)))
+        write_csv(Path(path), self._csv())
+
+    def _csv(self) -> pd.DataFrame:
+        return self._named(worst_first(self.issues))
 
     def to_json(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Writes the figures, the tables and the flagged rows (the rest are in the csv).
@@ -209,9 +214,10 @@ class Audit:
             "names": list(self.names) if self.names else None,
             "transition": self.transition.tolist(),
             "notes": self.notes,
+            "issues_csv": digest_of(csv_text(self._csv())),  # a review's sample is shown from it
             **tables,
         }
-        text = json.dumps(everything, ensure_ascii=False, allow_nan=False, indent=1)
+        text = json.dumps(sign(everything), ensure_ascii=False, allow_nan=False, indent=1)
         write_text(Path(path), text)
 
     def to_html(self, path: str | os.PathLike[str], force: bool = False) -> None:

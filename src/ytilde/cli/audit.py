@@ -192,7 +192,7 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
     found = training_data(run, config)
     wanted.check(*(found.paths or ()))
     encoder = same_encoder(run, clf.encoder, config)
-    history = Run.history(run)
+    history = Run.history(run, say)
     with Run.held(run), Bar(history) as bar:
         stop_on_sigterm(GOES_ON)
         RunFolder(run).remove_unfinished()

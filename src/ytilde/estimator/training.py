@@ -15,7 +15,7 @@ from torch import Tensor
 from ..data import BadInput, Data
 from ..data.readers import Schema
 from ..encoders.encoder import Encoder
-from ..engine import Recipe, Record, Trainer, parallel
+from ..engine import Recipe, Record, Trainer, choose_device, parallel
 from ..fitting import backbone_name, fit_method
 from ..method import Method, create
 from ..tuning import SHORT_LIST, choose_method, tag_trial
@@ -39,6 +39,7 @@ def train(
     if not isinstance(clf.devices, int | np.integer) or clf.devices < 1:
         raise BadInput(f"devices must be a whole number, at least 1, not {clf.devices!r}")
     recipe = recipe or clf._recipe(data)
+    parallel.check_devices(int(clf.devices), choose_device(recipe.device))
     clf.classes_ = np.asarray(data.names or range(data.num_classes))
     clf.shape_, clf.n_features_in_ = data.shape, math.prod(data.shape)
     clf.schema_ = schema
