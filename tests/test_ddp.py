@@ -203,7 +203,7 @@ def test_torchrun_fits_and_one_process_resumes(tmp_path):
 
 
 def test_data_crosses_to_other_processes_by_value():
-    from ytilde.estimator import _sent
+    from ytilde.estimator.training import _sent
 
     data = Data(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64), 2)
     assert isinstance(_sent(data).x, np.ndarray) and isinstance(_sent(data).y, np.ndarray)

@@ -292,7 +292,7 @@ def test_the_folds_of_an_audit_are_trained_by_the_whole_recipe(tmp_path, monkeyp
         used.append(recipe)
         return fit_method(method, data, recipe, **options)
 
-    monkeypatch.setattr("ytilde.estimator.fit_method", fit)
+    monkeypatch.setattr("ytilde.estimator.training.fit_method", fit)
     clf = Classifier("ce", "mlp:width=8", random_state=5, **own)
     clf.fit_data(data)
     assert all(getattr(used[0], name) == value for name, value in own.items())

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from test_cli import ytilde
-from ytilde import Classifier, datasets, estimator, noise
+from ytilde import Classifier, datasets, noise
 from ytilde.engine import Recipe
+from ytilde.estimator import training
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +47,13 @@ def test_both_give_the_same_model(digits, tmp_path, method, rows):
 
 def watch_trainers(monkeypatch):
     """The trainers of all that is fitted from here on."""
-    trainers, plain = [], estimator.fit_method
+    trainers, plain = [], training.fit_method
 
     def watched(method, data, recipe, **options):
         trainers.append(plain(method, data, recipe, **options))
         return trainers[-1]
 
-    monkeypatch.setattr(estimator, "fit_method", watched)
+    monkeypatch.setattr(training, "fit_method", watched)
     return trainers
 
 

@@ -1,0 +1,157 @@
+"""The audit of a Classifier's labels: by fits of it that never saw them, or by the fitted one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+from sklearn.utils.multiclass import unique_labels
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
+from ..auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
+from ..data import BadInput, Batch, Data, few
+from ..data.images import without_unreadable
+from ..data.readers import fingerprint
+from ..encoders.encoder import Encoder
+from ..engine import Record, choose_device
+from ..hashing import hash_of
+from ..method import Method, unseen
+from .files import plain_fields
+from .inputs import as_plain, check_inputs, check_labels, check_training
+from .training import train
+
+if TYPE_CHECKING:
+    from .classifier import Classifier
+
+ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
+
+
+def audit_rows(clf: Classifier, X: Any, y: ArrayLike, folds: int) -> Audit:
+    """The audit of labels as a user gives them: any classes, any kind of X."""
+    if folds == 0:
+        check_is_fitted(clf)
+        check_labels(y)
+        x, given = check_inputs(clf, X), np.asarray(as_plain(y, "y"))
+    else:
+        x, given, _ = check_training(clone(clf), X, y)
+    if given.ndim > 1:
+        raise BadInput(ONE_LABEL)
+    if len(given) != len(x):
+        raise BadInput(f"there are {len(given)} labels for {len(x)} rows of X")
+    classes = clf.classes_ if folds == 0 else unique_labels(given)
+    place = {name: label for label, name in enumerate(classes.tolist())}
+    strange = [name for name in np.unique(given).tolist() if name not in place]
+    if strange:
+        raise BadInput(
+            f"y holds the label {strange[0]!r}, which the model was not fitted on; it knows "
+            f"{few(place, 10)}"
+        )
+    labels = torch.tensor([place[name] for name in given.tolist()])
+    data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+    found = clf.audit_data(data, folds=folds).with_classes(classes.tolist())
+    if found.context.rows is not None:  # the values as they were given, not as float32
+        found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
+    return found
+
+
+def audit_data(
+    clf: Classifier,
+    data: Data,
+    folds: int,
+    on_record: Callable[[Record], None],
+    keep: Path | None,
+    encoder: Encoder | None,
+) -> Audit:
+    """The audit of a Data."""
+    if data.y.dim() > 1:
+        raise BadInput(ONE_LABEL)
+    data, unread = without_unreadable(data)
+    if folds == 0:
+        _check_classes(clf, data)
+        answers = _answers(clf, data)
+        notes = ["In-sample: the model that judged the labels was trained on them."]
+    else:
+        seed = clf.random_state if isinstance(clf.random_state, int) else 0
+        encoder = encoder or clf._load_encoder()
+        answers, notes = kept_or_made(
+            keep,
+            lambda: _key(clf, data, folds, encoder),
+            lambda: out_of_fold(data, folds, seed, _fold_fit(clf, data, encoder), on_record),
+        )
+        notes += single_rows(data)
+    found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
+    if folds:
+        found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
+    found.notes.extend([*notes, *unread])
+    found.context.method = clf._method_name()
+    if len(data.shape) > 1:
+        found.context.images = data.x
+    else:
+        found.context.rows = data.x  # type: ignore[assignment]
+    return found
+
+
+def _key(clf: Classifier, data: Data, folds: int, encoder: Encoder | None) -> str:
+    """The hash of all that the folds' answers depend on, whatever their files are called."""
+    method, network = clf.method, clf.backbone
+    fields = plain_fields(method, data.num_classes) if isinstance(method, Method) else {}
+    settings = clf.get_params(deep=False) | {"method": [clf._method_name(), fields]}
+    start = {} if encoder is None else encoder.weights
+    settings |= {"encoder": None}
+    weights = network.state_dict() if isinstance(network, nn.Module) else {}
+    return hash_of([fingerprint(data), folds, repr(settings), start, weights])
+
+
+def _check_classes(clf: Classifier, data: Data) -> None:
+    if data.num_classes != len(clf.classes_):
+        raise BadInput(
+            f"the data has {data.num_classes} classes, but the model was fitted on "
+            f"{len(clf.classes_)}; fit it again"
+        )
+
+
+def _answers(clf: Classifier, data: Data) -> Answers:
+    """The clean posteriors, and T(x) where the method has one of its own; data is read once."""
+    K = data.num_classes
+    if not _has_transition(clf):
+        return Answers(clf.predict_proba(data), None)
+
+    def of(batch: Batch) -> Tensor:
+        p, T = clf.method_.predict_proba(batch.x), clf.method_.transition(batch)
+        assert T is not None
+        return torch.cat([p[:, None], T.expand(len(p), K, K)], 1)
+
+    both = clf._map(of, data)
+    return Answers(both[:, 0].copy(), both[:, 1:].copy())
+
+
+def _has_transition(clf: Classifier) -> bool:
+    """Does the method have a T of its own?"""
+    device = choose_device(clf.device)
+    with torch.no_grad():
+        known = clf.method_.transition(unseen(torch.zeros(1, *clf.shape_, device=device)))
+    return known is not None
+
+
+def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None) -> FoldFit:
+    """How a fold is trained: as all of the data would be, though it has fewer rows."""
+    whole = clone(clf)._recipe(data)
+
+    def fit(part: Data, on_record: Callable[[Record], None]) -> Callable[[Data], Answers]:
+        fitted = clone(clf).set_params(val=whole.val, keep=whole.keep)
+        if clf._is_auto():
+            fitted.set_params(method=clf._method_name())  # one race is enough
+        train(fitted, part, encoder=encoder, on_record=on_record)
+        if fitted.interrupted_:
+            raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
+        return lambda rest: _answers(fitted, rest)
+
+    return fit

@@ -1,0 +1,456 @@
+"""The scikit-learn estimator itself: its parameters, and what can be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import unique_labels
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from ..auditing import Audit
+from ..data import IGNORE, BadInput, Batch, Data
+from ..data.images import row_name
+from ..data.readers import Schema
+from ..encoders.encoder import Encoder
+from ..engine import REFIT_FIELDS, History, Recipe, Record, Trainer, default_recipe
+from ..method import Method, create
+from ..transition import confident_joint
+from . import audits, files
+from .inputs import check_inputs, check_training, check_weights
+from .training import train
+
+
+class Classifier(ClassifierMixin, BaseEstimator):
+    """A classifier that survives wrong labels, and knows which ones they are.
+
+    A scikit-learn estimator. What is left at None is chosen by the kind of data, as in
+    `ytilde fit`. In every method X is features [N, D], images [N, C, H, W] (uint8, or float in
+    [0, 1]), or a DataFrame, whose text columns are categories, or image files. y are ints or
+    strings, one a row (-1 is a class like any other, as scikit-learn has it) or one a pixel
+    (-1 = ignore).
+
+    Args:
+        method: a name (see `list_methods()`), an unbuilt Method, or "auto": the best of a short
+            list by noisy validation (`race_` is what was seen).
+        backbone: a name, "auto", or your own nn.Module that returns features.
+        epochs: passes over the training rows.
+        batch_size: rows in one step.
+        optimizer: "sgd" (with Nesterov momentum), "adam" or "adamw".
+        lr: learning rate at the start.
+        pretrained_lr: the rate of an encoder's weights and of your own module's, as a share of lr;
+            0 freezes them.
+        momentum: SGD's; Adam's beta1.
+        weight_decay: pull of the weights towards 0.
+        schedule: of the rate: "constant", "cosine", "step:0.5,0.75", "linear:0.4" or
+            "linear_beta:0.4"; times are fractions of training.
+        augment: "none", or parts joined by +, such as "crop+flip"; features: "jitter0.1".
+        precision: "float32" or "bfloat16"; "auto" is bfloat16 on CUDA only.
+        ema: decay of the weight average; 0: none.
+        clip: largest gradient norm of a parameter group; 0: no clipping.
+        val: the share of the rows held out as noisy validation; "auto": a tenth from 1,000 rows
+            on, nothing below.
+        keep: which epoch's model: "last", "best" by noisy validation accuracy, or "best_nll"; None:
+            the best where 100 labels or more are held out, else the last.
+        patience: stop after so many epochs without a better noisy validation; 0: never.
+        balance: draw every observed class equally often.
+        workers: processes that read data that does not fit in memory.
+        random_state: seed of every draw that has no seed of its own.
+        split_seed: of the choice of the validation rows.
+        init_seed: of the initial weights.
+        order_seed: of the order of the rows and every other draw in training.
+        device: "auto", "cpu", "cuda", "cuda:1".
+        graph: on CUDA: capture the step as one CUDA graph.
+        compile: fuse the networks by torch.compile: slower to start, then faster.
+        devices: so many GPUs (or CPU processes) train together, with the result of one; a script
+            that uses them needs `if __name__ == "__main__":`.
+        encoder: a file made by `ytilde pretrain`, from which the networks start.
+        pretrain: make an encoder first, as in "simclr:epochs=100".
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(80, 3))
+        >>> y = np.where(X[:, 0] > 0, "dog", "cat")
+        >>> clf = Classifier("ce", "mlp:width=16,depth=1", epochs=20, batch_size=20, lr=0.01)
+        >>> clf.fit(X, y).score(X, y) > 0.9
+        True
+        >>> clf.predict_proba(X).shape, clf.transition_matrix(X).shape
+        ((80, 2), (80, 2, 2))
+    """
+
+    classes_: NDArray[Any]  # this and all below: what a fit leaves
+    shape_: tuple[int, ...]  # of one row
+    n_features_in_: int
+    schema_: Schema | None  # how a table became rows
+    double_: bool  # are the features float64?
+    recipe_: Recipe
+    method_: Method
+    history_: History
+    race_: list[Record]  # what "auto" saw
+    interrupted_: bool
+    _backbone_: str | nn.Module
+    _class_transition_: Tensor
+
+    def __init__(
+        self,
+        method: str | Method = "elr",
+        backbone: str | nn.Module = "auto",
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        optimizer: str | None = None,
+        lr: float | None = None,
+        pretrained_lr: float = 1.0,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        schedule: str | None = None,
+        augment: str | None = None,
+        precision: str = "auto",
+        ema: float = 0.0,
+        clip: float = 0.0,
+        val: float | str = "auto",
+        keep: str | None = None,
+        patience: int = 0,
+        balance: bool = False,
+        workers: int = 2,
+        random_state: int | np.random.RandomState | None = 0,
+        split_seed: int | None = None,
+        init_seed: int | None = None,
+        order_seed: int | None = None,
+        device: str = "auto",
+        graph: bool = True,
+        compile: bool = False,
+        devices: int = 1,
+        encoder: str | Path | None = None,
+        pretrain: str | None = None,
+    ) -> None:
+        self.method = method
+        self.backbone = backbone
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.lr = lr
+        self.pretrained_lr = pretrained_lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.augment = augment
+        self.precision = precision
+        self.ema = ema
+        self.clip = clip
+        self.val = val
+        self.keep = keep
+        self.patience = patience
+        self.balance = balance
+        self.workers = workers
+        self.random_state = random_state
+        self.split_seed = split_seed
+        self.init_seed = init_seed
+        self.order_seed = order_seed
+        self.device = device
+        self.graph = graph
+        self.compile = compile
+        self.devices = devices
+        self.encoder = encoder
+        self.pretrain = pretrain
+
+    def set_params(self, **params: Any) -> Classifier:
+        """Set parameters (scikit-learn's protocol).
+
+        Args:
+            params: by name; `method__tau=0.5` sets a field of the method, a name or not.
+        """
+        method = params.get("method", self.method)
+        if isinstance(method, str) and any(name.startswith("method__") for name in params):
+            params["method"] = create(method)
+        return super().set_params(**params)
+
+    # ---- fitting ------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Classifier:
+        """Train on labels that may be wrong. Ctrl-C keeps the model of the last whole epoch.
+
+        Args:
+            X: the inputs.
+            y: the observed labels.
+            sample_weight: how often each row is drawn, relative to the others.
+
+        Returns:
+            This estimator, fitted.
+        """
+        x, given, schema = check_training(self, X, y)
+        classes = unique_labels(given) if given.ndim == 1 else np.unique(given[given != IGNORE])
+        if len(classes) < 2:
+            raise BadInput(f"y holds one class only ({classes!r}); a classifier needs at least two")
+        labels = torch.from_numpy(np.searchsorted(classes, given))
+        if given.ndim > 1:
+            labels[torch.from_numpy(given == IGNORE)] = IGNORE
+        data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+        weights = check_weights(sample_weight, len(data))
+        self.fit_data(data, weights=weights, schema=schema)
+        self.classes_ = classes
+        if schema:
+            self.n_features_in_ = X.shape[1]  # of the table; a category has many inputs
+        return self
+
+    def fit_data(
+        self,
+        data: Data,
+        *,
+        weights: Tensor | None = None,
+        recipe: Recipe | None = None,
+        schema: Schema | None = None,
+        encoder: Encoder | None = None,
+        answers: dict[str, NDArray[Any]] | None = None,
+        on_record: Callable[[Record], None] = lambda record: None,
+        **options: Any,
+    ) -> Trainer | None:
+        """Fit on a Data (which may be lazy).
+
+        Args:
+            data: the rows, with labels 0 .. K - 1.
+            weights: how often each row is drawn, relative to the others, [N].
+            recipe: in the place of the one that the parameters make; it has a seed for each stream.
+            schema: how a table became this data; tables are then read alike, and files tell it.
+            encoder: what the file `self.encoder` holds, where it has been read already.
+            answers: gets what the fitted model says of the rows it was trained on, which is
+                computed anyway: "probs" [N, K], and "unreadable_rows" [N]; nothing where pixels
+                have labels.
+            on_record: hears of every epoch.
+            options: those of `fit_method`.
+
+        Returns:
+            The trainer, or None if Ctrl-C ended the fit early.
+        """
+        trainer = train(
+            self,
+            data,
+            weights=weights,
+            recipe=recipe,
+            schema=schema,
+            encoder=encoder,
+            on_record=on_record,
+            **options,
+        )
+        self._class_transition_ = self._estimate_transition(data, answers)
+        return trainer
+
+    @property
+    def backbone_(self) -> str:
+        """The network that was trained, by its name; of one of the user's own, as it is printed."""
+        return str(self._backbone_)
+
+    def _load_encoder(self) -> Encoder | None:
+        return None if self.encoder is None else Encoder.load(self.encoder)
+
+    def _is_auto(self) -> bool:
+        return isinstance(self.method, str) and self.method == "auto"
+
+    def _method_name(self) -> str:
+        """The method's name; of "auto" the winner's, once there is one."""
+        if self._is_auto() and hasattr(self, "method_"):
+            return self.method_.name
+        return self.method.name if isinstance(self.method, Method) else self.method
+
+    def _new_method(self) -> Method:
+        if isinstance(self.method, Method):
+            return type(self.method)(**self.method.get_params())
+        if not isinstance(self.method, str):
+            raise BadInput(f"method must be a name or what create(name) made, not {self.method!r}")
+        return create(self.method)
+
+    def _recipe(self, data: Data) -> Recipe:
+        own = {name: getattr(self, name) for name in REFIT_FIELDS}
+        seed = self.random_state
+        if seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        elif isinstance(seed, np.random.RandomState):
+            seed = seed.randint(2**31 - 1)
+        elif not isinstance(seed, (int, np.integer)):
+            raise BadInput(f"random_state must be a whole number or None, not {seed!r}")
+        return default_recipe(data.shape, len(data), data.y.dim() > 1, seed=int(seed), **own)
+
+    # ---- predicting ---------------------------------------------------------------------------
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """The clean posterior.
+
+        Args:
+            X: the inputs.
+
+        Returns:
+            [N, K]; columns in the order of `classes_`.
+        """
+        return self._map(lambda batch: self.method_.predict_proba(batch.x), X)
+
+    def predict_data(self, data: Data) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """The clean posteriors of a Data [N, K], and which rows could not be read [N]."""
+        check_is_fitted(self)
+        self._check_shape(data)
+        probs, unreadable_rows = self._posteriors(data)
+        return probs.float().cpu().numpy(), unreadable_rows
+
+    def _posteriors(self, data: Data) -> tuple[Tensor, NDArray[np.bool_]]:
+        trainer = self._trainer()
+        probs = trainer.map(lambda batch: self.method_.predict_proba(batch.x), data)
+        unread, rows = trainer.feed.unreadable, range(len(data))
+        found = np.array([bool(unread) and row_name(data.x, row) in unread for row in rows])
+        return probs, found
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest class of each row, as in the y that was given.
+
+        Args:
+            X: the inputs.
+
+        Returns:
+            [N], or [N, H, W] for pixels.
+        """
+        best = self.predict_proba(X).argmax(-1)
+        return self.classes_[best]
+
+    def noisy_proba(self, X: Any) -> NDArray[np.float32]:
+        """The posterior of the label that would be observed, noise included.
+
+        Args:
+            X: the inputs.
+
+        Returns:
+            [N, K]; columns in the order of `classes_`.
+        """
+        return self._map(lambda batch: self.method_.noisy_proba(batch.x), X)
+
+    def transition_matrix(self, X: Any) -> NDArray[np.float32]:
+        """T[n, i, j] = P(given j | true i, x_n).
+
+        A method without a T of its own gets the class-level one that its predictions and the
+        training labels imply (the same for every row).
+
+        Args:
+            X: the inputs.
+
+        Returns:
+            [N, K, K]; rows sum to 1.
+        """
+
+        def of(batch: Batch) -> Tensor:
+            T = self.method_.transition(batch)
+            T = self._class_transition_.to(batch.x.device) if T is None else T
+            return T.expand(len(batch.x), *T.shape[-2:])
+
+        return self._map(of, X)
+
+    def uncertainty(self, X: Any) -> NDArray[np.float32]:
+        """Aleatoric uncertainty: how far the label is from being determined.
+
+        The head's predicted variance, or the entropy of the observed label where it has none.
+
+        Args:
+            X: the inputs.
+
+        Returns:
+            [N], or [N, H, W] for pixels.
+        """
+
+        def of(batch: Batch) -> Tensor:
+            value = self.method_.uncertainty(batch.x)
+            if value is not None:
+                return value
+            p = self.method_.noisy_proba(batch.x)
+            return -torch.special.xlogy(p, p).sum(-1)
+
+        return self._map(of, X)
+
+    def _map(self, fn: Any, X: Any) -> NDArray[np.float32]:
+        check_is_fitted(self)
+        if not isinstance(X, Data):
+            x = check_inputs(self, X)
+            X = Data(x, torch.zeros(len(x), dtype=torch.int64), len(self.classes_))
+        self._check_shape(X)
+        return self._trainer().map(fn, X).float().cpu().numpy()
+
+    def _check_shape(self, data: Data) -> None:
+        if data.shape != self.shape_:
+            raise BadInput(
+                f"the inputs have shape {data.shape}, the training data had {self.shape_}"
+            )
+
+    def _trainer(self) -> Trainer:
+        return Trainer(self.method_, self.recipe_)
+
+    def _estimate_transition(
+        self, data: Data, answers: dict[str, NDArray[Any]] | None = None
+    ) -> Tensor:
+        """The class-level T that the predictions for the training rows imply."""
+        if data.y.dim() > 1:
+            return torch.eye(data.num_classes)  # of pixels: not estimated
+        probs, unreadable_rows = self._posteriors(data)
+        if answers is not None:
+            answers |= {"probs": probs.float().cpu().numpy(), "unreadable_rows": unreadable_rows}
+        return confident_joint(probs, data.y.to(probs.device)).T.float().cpu()
+
+    # ---- auditing -----------------------------------------------------------------------------
+
+    def audit(self, X: Any, y: ArrayLike, folds: int = 5) -> Audit:
+        """Which labels are wrong, and what they should be.
+
+        Args:
+            X: the inputs.
+            y: their labels, which are judged.
+            folds: every label is judged by a model that never saw it, in so many fits of this
+                estimator. 0: by this fitted model, once; cheaper, but a label it was trained on
+                looks better.
+
+        Returns:
+            The verdict on every label; `to_html` writes the report.
+        """
+        return audits.audit_rows(self, X, y, folds)
+
+    def audit_data(
+        self,
+        data: Data,
+        folds: int = 5,
+        on_record: Callable[[Record], None] = lambda record: None,
+        keep: Path | None = None,
+        encoder: Encoder | None = None,
+    ) -> Audit:
+        """The audit of a Data (which may be lazy); images that cannot be read are left out.
+
+        Args:
+            data: the rows, whose labels are judged.
+            folds: as of `audit`.
+            on_record: hears of every epoch of the folds' fits; the record's stage names the fold.
+            keep: a file for what these fits say, so that the next audit of the same needs none.
+            encoder: what the file `self.encoder` holds, where it has been read already.
+
+        Returns:
+            The verdict on every label.
+        """
+        return audits.audit_data(self, data, folds, on_record, keep, encoder)
+
+    # ---- files --------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, force: bool = False) -> None:
+        """One safetensors file with a JSON header; no pickle.
+
+        Args:
+            path: of the file.
+            force: replace a file that is no classifier.
+        """
+        check_is_fitted(self)
+        files.save(self, path, force)
+
+    @classmethod
+    def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Classifier:
+        """A classifier that `save` wrote.
+
+        Args:
+            path: of the file.
+            backbone: the network that it was trained with, where that was a module of your own.
+        """
+        return files.load(cls, path, backbone)

@@ -1,0 +1,136 @@
+"""What X and y may be: arrays, tensors, tables and images, checked as scikit-learn does."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from pandas.api.types import infer_dtype
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from ..data import BadInput, Rows
+from ..data.readers import Schema, as_array, as_inputs, label_array, read_features
+
+if TYPE_CHECKING:
+    from .classifier import Classifier
+
+KEPT_TYPES = [np.float64, np.float32]  # of a table, until it is known what it needs
+
+
+def check_training(
+    clf: Classifier, X: Any, y: ArrayLike
+) -> tuple[Rows, NDArray[Any], Schema | None]:
+    """The rows, the labels as they were given, and how a table with texts became rows."""
+    x: Rows
+    schema = None
+    if y is not None:
+        check_labels(y)
+    X, y = as_plain(X, "X"), as_plain(y, "y")
+    if _ndim(X) > 2 or _holds_text(X):
+        given = np.asarray(y)
+        if _holds_text(X):
+            validate_data(clf, X, skip_check_array=True)  # keeps the names of the columns
+            found = read_features(X)
+            x, schema = found.data.x, found.schema
+        else:
+            x = as_images(X)
+        if given.shape not in ((len(x),), (len(x), *x.shape[2:])):
+            raise BadInput(
+                f"y must hold one label for each of the {len(x)} rows of X (or for each of "
+                f"their pixels), not an array of shape {given.shape}"
+            )
+        if given.ndim > 1:
+            return x, given, schema
+    else:
+        with _one_sentence():
+            table, given = validate_data(clf, X, y, dtype=KEPT_TYPES, ensure_min_samples=2)
+        x = as_inputs(table, "X")
+    with _one_sentence():
+        check_classification_targets(given)
+    return x, given, schema
+
+
+def check_inputs(clf: Classifier, X: Any) -> Rows:
+    """The rows that a fitted estimator is asked about."""
+    if clf.schema_ and isinstance(X, pd.DataFrame):
+        found = read_features(X, clf.schema_)
+        for note in found.notes:
+            warnings.warn(note)
+        return found.data.x
+    X = as_plain(X, "X")
+    if len(clf.shape_) > 1:
+        return as_images(X)
+    with _one_sentence():
+        table = validate_data(clf, X, dtype=KEPT_TYPES, reset=False)
+    return as_inputs(table, "X", clf.double_)
+
+
+def check_weights(sample_weight: ArrayLike | None, n: int) -> Tensor | None:
+    """How often each of n rows is drawn; None where all are drawn alike."""
+    if sample_weight is None:
+        return None
+    try:
+        weights = torch.from_numpy(np.asarray(sample_weight, dtype=np.float64).copy())
+    except (TypeError, ValueError):
+        raise BadInput("sample_weight must hold numbers, one for each row of X") from None
+    if weights.shape != (n,) or (weights < 0).any() or not weights.isfinite().all():
+        raise BadInput(f"sample_weight must hold {n} finite numbers that are not negative")
+    if weights.sum() <= 0:
+        raise BadInput("sample_weight must not be zero everywhere")
+    return weights
+
+
+def check_labels(y: Any) -> None:
+    """Refuse what are no labels, and missing ones."""
+    if as_array(y, "the labels y").dtype.kind == "c":
+        return  # scikit-learn refuses them, in words that its checks ask for
+    labels = label_array(y, "the labels y")
+    if labels.ndim == 0:
+        raise BadInput(f"y must hold one label for each row of X, not be {y!r}")
+    if pd.isna(labels).any():
+        raise BadInput("y holds missing labels; fill them in or leave the rows out")
+
+
+def as_plain(values: Any, what: str) -> Any:
+    """Tensors as arrays; what no array can be made of, and tables whose columns share a name, are
+    refused."""
+    if isinstance(values, pd.DataFrame):
+        if not values.columns.is_unique:
+            twice = values.columns[values.columns.duplicated()][0]
+            raise BadInput(f"{what} has several columns called {twice!r}; rename or remove one")
+        return values
+    array = as_array(values, what)
+    return array if isinstance(values, Tensor) else values
+
+
+def as_images(X: Any) -> Tensor:
+    """[N, C, H, W] images, uint8 or float in [0, 1]; [N, H, W] and [N, H, W, 3] are put right."""
+    if _ndim(X) not in (3, 4):
+        raise BadInput(f"X must be [N, D] features or [N, C, H, W] images, not {np.shape(X)}")
+    return as_inputs(X, "X")
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """What scikit-learn finds wrong with an input, as BadInput (which is a ValueError)."""
+    try:
+        yield
+    except ValueError as error:
+        raise error if isinstance(error, BadInput) else BadInput(error) from error
+
+
+def _holds_text(X: Any) -> bool:
+    kinds = (infer_dtype(X[name]) for name in X) if isinstance(X, pd.DataFrame) else ()
+    return any(kind in ("string", "categorical") for kind in kinds)
+
+
+def _ndim(X: Any) -> int:
+    return X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim

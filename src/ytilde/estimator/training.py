@@ -1,0 +1,101 @@
+"""From a Data to a fitted Classifier, on one device or several; Ctrl-C keeps what there is."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import BadInput, Data
+from ..data.readers import Schema
+from ..encoders.encoder import Encoder
+from ..engine import Recipe, Record, Trainer, parallel
+from ..fitting import backbone_name, fit_method
+from ..method import Method, create
+from ..tuning import SHORT_LIST, choose_method, tag_trial
+
+if TYPE_CHECKING:
+    from .classifier import Classifier
+
+
+def train(
+    clf: Classifier,
+    data: Data,
+    *,
+    weights: Tensor | None = None,
+    recipe: Recipe | None = None,
+    schema: Schema | None = None,
+    encoder: Encoder | None = None,
+    on_record: Callable[[Record], None] = lambda record: None,
+    **options: Any,
+) -> Trainer | None:
+    """Fit clf; the arguments are those of `Classifier.fit_data`."""
+    if not isinstance(clf.devices, int | np.integer) or clf.devices < 1:
+        raise BadInput(f"devices must be a whole number, at least 1, not {clf.devices!r}")
+    recipe = recipe or clf._recipe(data)
+    clf.classes_ = np.asarray(data.names or range(data.num_classes))
+    clf.shape_, clf.n_features_in_ = data.shape, math.prod(data.shape)
+    clf.schema_ = schema
+    first = data.x[torch.arange(1)] if len(data.shape) == 1 else None
+    clf.double_ = first is not None and first.dtype == torch.float64
+    encoder = encoder or clf._load_encoder()
+    clf.recipe_, clf._backbone_ = recipe, backbone_name(data, clf.backbone, encoder)
+    clf.history_ = []
+
+    def record(line: Record) -> None:
+        if "race" not in line:
+            clf.history_.append(line)
+        on_record(line)
+
+    options |= {"backbone": clf._backbone_, "weights": weights, "on_record": record}
+    options |= {"encoder": encoder, "pretrain": clf.pretrain}
+    clf.method_ = _auto_method(clf, data, options) if clf._is_auto() else clf._new_method()
+    alike = {k: v for k, v in options.items() if k not in ("on_record", "monitor")}
+    trainer = None
+    try:
+        fresh = type(clf.method_)(**clf.method_.get_params())
+        beside = (_fit_beside, fresh, _sent(data), recipe, alike)
+        with parallel.spawn_workers(clf.devices, *beside):
+            trainer = fit_method(clf.method_, data, recipe, **options)
+        clf.history_ = trainer.history
+    except KeyboardInterrupt:
+        stages = {line["stage"] for line in clf.history_} - set(clf.method_.helper_stages)
+        if not hasattr(clf.method_, "spec") or not stages:
+            raise  # nothing to keep: no classifier has been trained
+        warnings.warn("fit was interrupted: the model of the last whole epoch is kept")
+    clf.interrupted_ = trainer is None
+    clf.method_.eval()
+    return trainer
+
+
+def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method:
+    """The winner of a race of SHORT_LIST; the options are those of the fit that follows."""
+    own = {k: v for k, v in options.items() if k not in ("folder", "on_record", "monitor")}
+    own["resume"] = False
+
+    def try_out(method: Method, recipe: Recipe, name: str) -> Trainer:
+        shown = tag_trial(name, options["on_record"])
+        return fit_method(method, data, recipe, **own, on_record=shown)
+
+    folder, resume = options.get("folder"), options.get("resume", False)
+    best, clf.race_ = choose_method(SHORT_LIST, create, clf.recipe_, try_out, folder, resume)
+    return create(best)
+
+
+def _fit_beside(method: Method, data: Data, recipe: Recipe, options: dict[str, Any]) -> None:
+    """The fit as the processes beside the leader run it."""
+    x = torch.from_numpy(data.x) if isinstance(data.x, np.ndarray) else data.x
+    fit_method(method, replace(data, x=x, y=torch.from_numpy(data.y)), recipe, **options)
+
+
+def _sent(data: Data) -> Any:
+    """The data for another process: arrays go through a pipe, tensors through shared memory, of
+    which containers have little."""
+    x = data.x.numpy() if isinstance(data.x, Tensor) else data.x
+    return replace(data.without_clean(), x=x, y=data.y.numpy())  # type: ignore[arg-type]
