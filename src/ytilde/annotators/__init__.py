@@ -1,0 +1,32 @@
+"""Several annotators: the consensus of their votes, and how good each of them is."""
+
+from .consensus import (
+    METHODS,
+    Consensus,
+    common_matrix,
+    consensus,
+    dawid_skene,
+    expected_votes,
+    majority,
+    one_coin,
+)
+from .skills import Skills, skills
+from .tables import Annotations, annotator_table, find_consensus, item_table, vote_table
+
+__all__ = [
+    "METHODS",
+    "Annotations",
+    "Consensus",
+    "Skills",
+    "annotator_table",
+    "common_matrix",
+    "consensus",
+    "dawid_skene",
+    "expected_votes",
+    "find_consensus",
+    "item_table",
+    "majority",
+    "one_coin",
+    "skills",
+    "vote_table",
+]

@@ -131,6 +131,11 @@ def posterior(counts: Any, T: Array, log_prior: Array) -> tuple[Array, Array]:
     return scaled / total, (top + np.log(total))[:, 0]
 
 
+def expected_votes(votes: Votes, probs: Array) -> Array:
+    """Expected number of each annotator's votes [A, truth, label], of truths with these probs."""
+    return _expected(_counts(votes), probs, len(votes.names))
+
+
 def _counts(votes: Votes) -> Any:
     """How often each (annotator, label) stands at each item, sparse [A K, N]."""
     from scipy.sparse import csr_array  # here, as scipy takes a while to import
@@ -151,7 +156,8 @@ def _matrices(expected: Array, shrink: float) -> Array:
     filled = np.where(used, np.maximum(expected, FLOOR), 0.0)
     if shrink:
         filled = expected + shrink * common_matrix(expected)
-    return filled / filled.sum(2, keepdims=True)
+    total = filled.sum(2, keepdims=True)  # 0 of an annotator without a vote
+    return np.where(total > 0, filled / np.where(total > 0, total, 1.0), common_matrix(expected))
 
 
 def common_matrix(expected: Array) -> Array:
@@ -163,6 +169,8 @@ def common_matrix(expected: Array) -> Array:
 
 def _coins(expected: Array) -> Array:
     K = expected.shape[-1]
-    right = np.trace(expected, axis1=1, axis2=2) / expected.sum((1, 2))
+    total = expected.sum((1, 2))
+    right = np.trace(expected, axis1=1, axis2=2) / np.where(total > 0, total, 1.0)
+    right = np.where(total > 0, right, right.mean())
     right = np.clip(right, FLOOR, 1 - FLOOR)[:, None, None]
     return np.where(np.eye(K, dtype=bool), right, (1 - right) / (K - 1))

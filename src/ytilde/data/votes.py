@@ -104,3 +104,14 @@ class Votes:
         table = np.full((len(self.items), int(size.max()), 2), IGNORE, dtype=np.int32)
         table[item, place, 0], table[item, place, 1] = self.annotator[order], self.label[order]
         return torch.from_numpy(table)
+
+    @classmethod
+    def from_padded(cls, table: Tensor, annotators: Sequence[str], names: Sequence[str]) -> Votes:
+        """The votes of a table [N, M, 2] as `padded` makes it; the items are called by their rows.
+
+        An item may have none: that of a picture that cannot be read.
+        """
+        pairs = table.numpy().astype(np.int64)
+        item, place = np.nonzero(pairs[..., 0] != IGNORE)
+        annotator, label = pairs[item, place].T
+        return cls(item, annotator, label, list(map(str, range(len(pairs)))), annotators, names)

@@ -92,7 +92,7 @@ def _clone(inputs: Any) -> Any:
     if isinstance(inputs, Tensor):
         return inputs.clone()
     if isinstance(inputs, Batch):
-        return Batch(*(t.clone() for t in inputs))
+        return Batch(*(None if t is None else t.clone() for t in inputs))
     return {name: index.clone() for name, index in inputs.items()}
 
 
@@ -101,7 +101,8 @@ def _copy(inputs: Any, static: Any) -> None:
         static.copy_(inputs)
     elif isinstance(inputs, Batch):
         for own, value in zip(static, inputs, strict=True):
-            own.copy_(value, non_blocking=True)
+            if own is not None:
+                own.copy_(value, non_blocking=True)
     else:
         for name, index in inputs.items():
             static[name].copy_(index)

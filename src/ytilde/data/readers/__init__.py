@@ -10,6 +10,7 @@ from .objects import Items
 from .source import Schema, Source
 from .tables import CATEGORIES, TABLES, label_column, read_features
 from .texts import array_texts, file_texts
+from .votes import read_votes
 
 __all__ = [
     "CATEGORIES",
@@ -30,5 +31,6 @@ __all__ = [
     "plain_tensor",
     "read",
     "read_features",
+    "read_votes",
     "split",
 ]
