@@ -12,12 +12,16 @@ from .consensus import (
 )
 from .skills import Skills, skills
 from .tables import Annotations, annotator_table, find_consensus, item_table, vote_table
+from .with_model import MODEL, Joint, add_model, with_model
 
 __all__ = [
     "METHODS",
+    "MODEL",
     "Annotations",
     "Consensus",
+    "Joint",
     "Skills",
+    "add_model",
     "annotator_table",
     "common_matrix",
     "consensus",
@@ -29,4 +33,5 @@ __all__ = [
     "one_coin",
     "skills",
     "vote_table",
+    "with_model",
 ]

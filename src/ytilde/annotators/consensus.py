@@ -51,7 +51,7 @@ def majority(votes: Votes) -> Consensus:
         >>> majority(votes).probs.round(2)
         array([[0.33, 0.67]])
     """
-    counts, K = _counts(votes), len(votes.names)
+    counts, K = count_votes(votes), len(votes.names)
     by_label = counts.reshape(len(votes.annotators), K, -1).sum(0)
     probs = np.asarray(by_label.T) / votes.per_item[:, None]
     return Consensus(probs, probs.mean(0), _matrices(_expected(counts, probs, K), 0.0), 0)
@@ -105,7 +105,7 @@ METHODS: dict[str, Callable[[Votes], Consensus]] = {
 
 def _em(votes: Votes, fit: Callable[[Array], Array], steps: int, tolerance: float) -> Consensus:
     """fit: from the expected number of each annotator's votes [A, K, K], truth first, to T."""
-    counts, K = _counts(votes), len(votes.names)
+    counts, K = count_votes(votes), len(votes.names)
     probs, last = majority(votes).probs, -np.inf
     prior, T, step = probs.mean(0), fit(_expected(counts, probs, K)), 0
     for step in range(1, steps + 1):
@@ -120,7 +120,7 @@ def _em(votes: Votes, fit: Callable[[Array], Array], steps: int, tolerance: floa
 def posterior(counts: Any, T: Array, log_prior: Array) -> tuple[Array, Array]:
     """P(clean | votes) [N, K] and the log-likelihood of every item's votes [N].
 
-    counts: `_counts` of the votes. log_prior: [K], or [N, K] where a model knows the items.
+    counts: `count_votes` of the votes. log_prior: [K], or [N, K] where a model knows the items.
     """
     K = T.shape[-1]
     log_T = np.log(np.maximum(T, np.finfo(float).tiny)).transpose(0, 2, 1).reshape(-1, K)
@@ -133,10 +133,10 @@ def posterior(counts: Any, T: Array, log_prior: Array) -> tuple[Array, Array]:
 
 def expected_votes(votes: Votes, probs: Array) -> Array:
     """Expected number of each annotator's votes [A, truth, label], of truths with these probs."""
-    return _expected(_counts(votes), probs, len(votes.names))
+    return _expected(count_votes(votes), probs, len(votes.names))
 
 
-def _counts(votes: Votes) -> Any:
+def count_votes(votes: Votes) -> Any:
     """How often each (annotator, label) stands at each item, sparse [A K, N]."""
     from scipy.sparse import csr_array  # here, as scipy takes a while to import
 

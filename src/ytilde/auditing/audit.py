@@ -23,6 +23,7 @@ from ..data.ids import own_text
 from ..files import write_csv, write_text
 from ..outputs import check_replaceable
 from .context import ReportContext
+from .crowd import judge_votes
 from .inputs import Array, as_numpy, check_labels, check_transition
 from .notes import Agreement, notes
 from .readings import Evidence, fit_readings
@@ -67,6 +68,8 @@ class Audit:
         context: what the report shows beside the figures, such as pictures.
         at_chance: the model agrees with the labels as chance does: nothing can be told.
         unjudged: rows without a label, or whose image cannot be read.
+        annotators: of several annotators: how good each is, the model among them.
+        votes: of several annotators: each vote with its p_wrong.
 
     Example:
         >>> probs = np.array([[0.9, 0.1]] * 50 + [[0.1, 0.9]] * 50)
@@ -86,6 +89,8 @@ class Audit:
     context: ReportContext = field(default_factory=ReportContext)
     at_chance: bool = False  # the model agrees with the labels as chance does: nothing can be told
     unjudged: int = 0  # rows without a label, or whose image cannot be read
+    annotators: pd.DataFrame | None = None
+    votes: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
         return f"<Audit: {self.summary()}>"
@@ -228,10 +233,11 @@ class Audit:
 
 def audit(
     pred_probs: np.ndarray | Tensor | pd.DataFrame,
-    y: Sequence | np.ndarray | Tensor,
+    y: Sequence | np.ndarray | Tensor | None = None,
     *,
     transition: np.ndarray | Tensor | None = None,
     names: Sequence[str] | None = None,
+    annotations: Any = None,
 ) -> Audit:
     """Judges every label by the probabilities of a model that did not see it.
 
@@ -244,9 +250,14 @@ def audit(
             (see above).
         names: of the classes; None: the DataFrame's columns, if these are texts, or else the labels
             sorted.
+        annotations: instead of y, the votes of several annotators: a matrix [N, annotators], -1 or
+            NaN where there is none, or a table (task, worker, label) whose tasks are rows. What is
+            judged is their consensus, by the votes and the model together, which counts as one
+            more annotator.
 
     Returns:
-        The verdict on every label, the noise rate with its interval, and T.
+        The verdict on every label, the noise rate with its interval, and T; of several annotators,
+        how good each of them is.
 
     Example:
         >>> probs = np.array([[0.95, 0.05]] * 60 + [[0.05, 0.95]] * 40)
@@ -258,10 +269,26 @@ def audit(
     if names is None and isinstance(pred_probs, pd.DataFrame):
         columns = list(pred_probs.columns)
         names = columns if all(isinstance(name, str) for name in columns) else None
+    if (y is None) == (annotations is None):
+        raise BadInput("audit needs y, one label a row, or annotations, several; give one of them.")
+    if annotations is not None:
+        return _audit_votes(p, annotations, transition, names)
     given, names = check_labels(y, p, names)
     rows = np.flatnonzero(given != IGNORE)
     evidence = Evidence(p, given, rows, check_transition(transition, p))
     return _summary(evidence, judge(evidence, fit_readings(evidence)), names)
+
+
+def _audit_votes(p: Array, annotations: Any, transition: Any, names: Any) -> Audit:
+    """The audit of a consensus: `readings` have no part in it, for the votes tell how far to trust
+    the model."""
+    if transition is not None:
+        raise BadInput("transition is of one label a row; of annotators it is estimated.")
+    crowd = judge_votes(p, annotations, names)
+    uniform = np.full((p.shape[1],) * 2, 1 / p.shape[1])  # the posterior has heard the votes already
+    evidence = Evidence(crowd.probs, crowd.given, np.arange(len(p)), uniform)
+    found = _summary(evidence, judge(evidence, ()), crowd.names)
+    return replace(found, annotators=crowd.annotators, votes=crowd.votes, notes=crowd.notes)
 
 
 def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
