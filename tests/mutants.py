@@ -33,11 +33,13 @@ BLOCKS = (
 # Where test_NAME.py is missing or not all. The golden numbers and common checks of
 # test_methods.py notice almost anything and explain nothing: they are left out.
 TESTED_IN = {
-    "_shared": ("loss_methods", "selection_methods", "transition_methods"),
+    "_shared": ("loss_methods", "selection_methods", "transition_methods", "dtm"),
     "audit": ("auditing",), "augment": ("augment", "policies"), "baselines": ("auditing",),
-    "bootstrap": ("loss_methods",),
-    "ce": ("engine",), "encoders": ("contrastive",), "het": ("heads",), "het_xl": ("heads",),
-    "ln": ("heads",), "lra": ("dtm",), "mixing": ("losses",), "readings": ("auditing",),
+    "bi_tempered": ("loss_methods", "tables"), "bootstrap": ("loss_methods",),
+    "ce": ("engine",), "encoders": ("contrastive",), "gce": ("loss_methods", "tables"),
+    "het": ("heads", "tables"), "het_xl": ("heads",), "ln": ("heads", "tables"), "lra": ("dtm",),
+    "mixing": ("losses",), "noise_against_noise": ("loss_methods", "tables"),
+    "readings": ("auditing",),
     "transition": ("transition", "transition_methods"), "verdict": ("auditing",),
 }  # fmt: skip
 SWAPS: dict[type, type] = {

@@ -469,7 +469,7 @@ def test_pixels_are_refused():
     y = torch.zeros(8, 16, 16, dtype=torch.int64)
     data = Data(torch.rand(8, 3, 16, 16, generator=gen()), y, 2)
     for name, fields in (("dtm", {}), ("lra", {"k": 2})):
-        with pytest.raises(BadInput, match="one label a row"):
+        with pytest.raises(BadInput, match="one label per row"):
             fit_method(
                 create(name, features="raw", **fields), data, replace(RECIPE, epochs=1, val=0.0)
             )

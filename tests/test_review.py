@@ -109,7 +109,7 @@ class Server:
 
     def send(self, method, path, body=None, **headers):
         """Status, headers and content of an answer."""
-        link = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=20)
+        link = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=120)
         with contextlib.closing(link):
             sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
             link.request(method, path, sent, headers)
@@ -193,7 +193,7 @@ def test_500_decisions_of_four_tabs_survive_a_killed_server(tmp_path):
         servers[-1].kill()
         servers.append(Server(run))
     for client in clients:
-        client.join(60)
+        client.join(300)
     done = {request: told for client in clients for request, told in client.done.items()}
     servers[-1].kill()
     assert len(done) == 500 and min(len(client.done) for client in clients) > 50
@@ -586,12 +586,12 @@ def test_command_serves_until_ctrl_c(run):
     command = [sys.executable, "-m", "ytilde", "review", str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         url = re.search(r"http://127\.0\.0\.1:(\d+)(/[\w-]{32}/)", process.stdout.readline())
-        link = http.client.HTTPConnection("127.0.0.1", int(url[1]), timeout=20)
+        link = http.client.HTTPConnection("127.0.0.1", int(url[1]), timeout=120)
         link.request("GET", url[2])
         assert link.getresponse().status == 200
         process.send_signal(signal.SIGINT)
         assert "of 40 decided, and all decisions are saved" in process.stdout.read()
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
 
 
 # ---- in a browser --------------------------------------------------------------------------------

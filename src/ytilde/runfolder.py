@@ -6,7 +6,6 @@ have a run's names are ever removed; whatever else lies in the folder is the use
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from typing import Any
 
 from .errors import BadInput
 from .files import TEMPORARY
+from .hashing import digest_of
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -35,6 +35,7 @@ RACE = "race.json"  # the race of fields
 UNREADABLE = "unreadable.txt"
 CHECKPOINTS = ("checkpoint-0.safetensors", "checkpoint-1.safetensors")
 STAGES, CACHED = "stages", "cache"  # folders: finished stages, values worth keeping
+PRETRAIN, SIMCLR = "pretrain", "simclr-"  # the folder of pre-trainings, and of one: SIMCLR + hash
 ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
@@ -45,7 +46,7 @@ _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
     "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS)))
     + rf"|({STAGES}|{CACHED})/[^/]+\.safetensors"
 )
-_PRETRAINING = r"pretrain/simclr-[0-9a-f]+"
+_PRETRAINING = rf"{PRETRAIN}/{SIMCLR}[0-9a-f]+"
 _FILE = re.compile(
     "|".join(map(re.escape, _EXACT))
     + rf"|{_STATE}|{_PRETRAINING}/(lock|{re.escape(ENCODER)}|{_STATE})"
@@ -53,7 +54,7 @@ _FILE = re.compile(
     + rf"|{re.escape(TEMPORARY)}([a-z0-9_]{{8}}|[0-9a-f]{{16}}(-journal)?)"
     + rf"|.+/{re.escape(TEMPORARY)}[a-z0-9_]+"
 )
-_FOLDER = re.compile(rf"pretrain|{_PRETRAINING}|({_PRETRAINING}/)?({STAGES}|{CACHED})")
+_FOLDER = re.compile(rf"{PRETRAIN}|{_PRETRAINING}|({_PRETRAINING}/)?({STAGES}|{CACHED})")
 _KEYS = {"source", "method", "fields", "backbone", "recipe", "fingerprint", "versions"}  # of 0.1
 
 
@@ -154,7 +155,7 @@ class RunFolder:
 
 def config_digest(config: dict[str, Any]) -> str:
     plain = json.loads(json.dumps(config))
-    return hashlib.blake2b(json.dumps(plain).encode(), digest_size=16).hexdigest()
+    return digest_of(json.dumps(plain))
 
 
 def run_of(path: Path) -> Path | None:

@@ -196,7 +196,7 @@ def diagnose_data(data: Data, *, most: int = 4000, seed: int = 0, **options: Any
     so that the features know nothing of its labels.
     """
     if data.y.dim() > 1:
-        raise BadInput("a diagnosis needs one label a row; pixel labels are not diagnosed")
+        raise BadInput("a diagnosis needs one label per row; pixel labels are not diagnosed")
     left_out = unlabelled(data.y.numpy(), data.num_classes)
     data, unread = without_unreadable(data.without_clean())
     shape, of = data.shape, len(data)
@@ -450,7 +450,7 @@ def _checked(
     given = as_array(y, "the labels")
     if x.dim() < 2 or given.shape != (len(x),):
         raise BadInput(
-            f"features must be [rows, numbers] with one label a row, not {tuple(x.shape)} "
+            f"features must be [rows, numbers] with one label per row, not {tuple(x.shape)} "
             f"with {given.shape} labels"
         )
     x = narrow(x.flatten(1))

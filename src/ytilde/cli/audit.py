@@ -18,7 +18,7 @@ def audit(
     folds: Annotated[
         int,
         typer.Option(
-            help="train so many models, each label being judged by one that never saw it; "
+            help="number of models to train; each label is judged by one that never saw it; "
             "0: judge with the run's own model"
         ),
     ] = 5,

@@ -39,7 +39,9 @@ MARK = "demo.json"  # the figures; a folder that holds it may be written again
 
 def demo(
     out_folder: Annotated[Path, typer.Option("--out", help="folder to write")] = Path("demo"),
-    epochs: Annotated[int | None, typer.Option(help=f"of each training; default: {EPOCHS}")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help=f"epochs per training; default: {EPOCHS}")
+    ] = None,
 ) -> None:
     """Find the wrong labels of real images, and write a report.
 
@@ -209,7 +211,7 @@ def _say_task(console: Console, data: Data) -> None:
         "[/bold]\nWhich ones went wrong depends on the picture, as it does when people are misled "
         "by what they see. ytilde now (1) trains a network as usual, (2) trains the same network "
         "with a method that survives wrong labels, and (3) looks for the wrong labels. Nobody "
-        "tells it which they are; the truth only serves to measure it afterwards.\n"
+        "tells it which they are; the truth is only used to measure it afterwards.\n"
     )
 
 

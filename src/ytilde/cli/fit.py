@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import typer
 from ..errors import BadInput, unknown_name_message
 from . import console
 from .console import say
-from .flags import method_help, parse_flags, recipe_help
+from .flags import method_help, parse_flags, recipe_help, refuse_mistyped
 from .options import (
     DATA,
     METHOD,
@@ -56,7 +57,7 @@ class FitCommand(GroupedCommand):
         if named and named[-1] != "auto":
             groups[METHOD] += method_help(named[-1])
         else:
-            own = "list the options of its own that a method has"
+            own = "list the options that this method has of its own"
             groups[METHOD].append(("--method NAME --help", own))
         groups[TRAINING] += recipe_help()
 
@@ -120,6 +121,11 @@ def fit(
 
     A method's fields and the recipe's are options too: --tau 0.5 --epochs 30 --seed 1.
     """
+    auto = method == "auto"  # plain training has no fields, and neither has a choice
+    named = "ce" if auto else method
+    if os.environ.get("WORLD_SIZE", "1") == "1":  # of many processes one speaks, see below
+        refuse_mistyped(ctx.args, named)
+
     from .. import parallel
     from ..engine import REFIT_FIELDS, default_recipe
     from ..estimator import Classifier
@@ -134,8 +140,7 @@ def fit(
 
     console.quiet = parallel.join().rank > 0
     ctx.call_on_close(parallel.leave)
-    auto = method == "auto"  # plain training has no fields, and neither has a choice
-    fields, settings = parse_flags(ctx.args, "ce" if auto else method)
+    fields, settings = parse_flags(ctx.args, named)
     made = method if auto else create(method, **fields)  # refuses a wrong field before reading
     seed = settings.pop("seed", 0)
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}

@@ -19,7 +19,9 @@ def review(
         Path | None,
         typer.Option(help="csv to write: the labels as decided so far; the page is not opened"),
     ] = None,
-    port: Annotated[int, typer.Option(help="0: any free one", min=0, max=65535)] = 0,
+    port: Annotated[
+        int, typer.Option(help="port to serve on; 0: any free one", min=0, max=65535)
+    ] = 0,
     force: Force = False,
 ) -> None:
     """Review the suspicious labels of an audited run in the browser.
@@ -39,7 +41,7 @@ def review(
     found = training_data(run, config)
     check_outputs(outputs, found.paths or (), force)
     if found.data.y.dim() > 1:
-        raise BadInput("a review needs one label a row; pixel labels are not audited yet")
+        raise BadInput("a review needs one label per row; pixel labels are not audited yet")
     columns = found.schema.columns
     shown: dict[str, Any] = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
     session = reviewing.Review(run, found.data, columns=columns, **shown)

@@ -35,10 +35,10 @@ class Trainer:
         val: rows with NOISY labels held out for selection.
         weights: how often each row is drawn, relative to the others.
         folder: where checkpoints go; none are written without it.
-        resume: go on with what the folder holds.
+        resume: continue from what the folder holds.
         monitor: called after each validated epoch for figures that are only recorded (test
             accuracy), never used.
-        on_record: hears of every epoch.
+        on_record: called with the record of every epoch.
         checkpoint_every: seconds between two checkpoints at least.
         team: the processes that train this method together.
         notes: what the user should know already; more is added, such as a fall-back.

@@ -31,7 +31,7 @@ from .training import train
 if TYPE_CHECKING:
     from .classifier import Classifier
 
-ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
+ONE_LABEL = "an audit needs one label per row; pixel labels are not audited yet"
 
 
 def audit_rows(clf: Classifier, X: Any, y: ArrayLike, folds: int) -> Audit:

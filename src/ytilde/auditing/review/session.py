@@ -192,7 +192,7 @@ def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
     """The flagged rows of audit.json, the worst first, as it has them; classes as numbers."""
     path = run / AUDIT
     if not path.exists():
-        raise BadInput(f"{run} is not audited yet; `ytilde audit {run}` comes first")
+        raise BadInput(f"{run} is not audited yet; run `ytilde audit {run}` first")
     place = {name: k for k, name in enumerate(names)}
     labels = {
         "given": "given_label",
@@ -209,9 +209,11 @@ def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
         ]
         same = all(int(data.y[issue["index"]]) == issue["given"] for issue in issues)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise BadInput(f"{path} cannot be read ({error!r}); `ytilde audit {run}` again") from error
+        raise BadInput(
+            f"{path} cannot be read ({error!r}); run `ytilde audit {run}` again"
+        ) from error
     if not same:
-        raise BadInput(f"{path} was made of other labels; `ytilde audit {run}` again")
+        raise BadInput(f"{path} was made of other labels; run `ytilde audit {run}` again")
     return sorted(issues, key=lambda issue: -issue["p_wrong"])  # of equal ones as they stand there
 
 
