@@ -3,6 +3,7 @@
 from .consensus import (
     METHODS,
     Consensus,
+    choose,
     common_matrix,
     consensus,
     dawid_skene,
@@ -23,6 +24,7 @@ __all__ = [
     "Skills",
     "add_model",
     "annotator_table",
+    "choose",
     "common_matrix",
     "consensus",
     "dawid_skene",

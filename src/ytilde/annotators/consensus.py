@@ -33,11 +33,24 @@ class Consensus(NamedTuple):
     steps: int
 
 
-def consensus(votes: Votes, method: str = "dawid_skene") -> Consensus:
-    """By name: see METHODS."""
+def consensus(votes: Votes, method: str = "auto") -> Consensus:
+    """By name: see METHODS; "auto" as of `choose`."""
+    return METHODS[choose(votes, method)](votes)
+
+
+def choose(votes: Votes, method: str = "auto") -> str:
+    """What "auto" stands for: Dawid-Skene where there are votes enough for a matrix an annotator.
+
+    With fewer than two for each of its entries, on average, it fits the votes too well: in
+    benchmarks/crowd.py it is right about 65 % of the items and believes in 88 %; one coin is
+    right about 71 % and believes in 74 %.
+    """
+    if method == "auto":
+        few = len(votes) < 2 * len(votes.names) ** 2 * len(votes.annotators)
+        return "one_coin" if few else "dawid_skene"
     if method not in METHODS:
-        raise BadInput(unknown_name_message("method of consensus", method, list(METHODS)))
-    return METHODS[method](votes)
+        raise BadInput(unknown_name_message("method of consensus", method, ["auto", *METHODS]))
+    return method
 
 
 def majority(votes: Votes) -> Consensus:

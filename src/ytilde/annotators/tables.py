@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..data.readers import read_votes
 from ..data.votes import Votes
-from .consensus import Array, Consensus, consensus, expected_votes
+from .consensus import Array, Consensus, choose, consensus, expected_votes
 from .skills import skills
 
 RELIABLE, GUESSING, TOO_FEW = "reliable", "no better than guessing", "too few votes to tell"
@@ -56,7 +56,7 @@ class Annotations:
 
 def find_consensus(
     annotations: Any,
-    method: str = "dawid_skene",
+    method: str = "auto",
     *,
     item: str | None = None,
     annotator: str | None = None,
@@ -69,7 +69,8 @@ def find_consensus(
     Args:
         annotations: a long table (task, worker, label), a matrix [items, annotators] with gaps, or
             the path of a file with either.
-        method: "dawid_skene", "majority" or "one_coin".
+        method: "dawid_skene", "majority" or "one_coin"; "auto": Dawid-Skene where there are votes
+            enough for a matrix an annotator, else one coin.
         item: the column of items; None: the one called task or item.
         annotator: the column of annotators; None: the one called worker or annotator.
         label: the column of labels; None: the one called label.
@@ -86,6 +87,7 @@ def find_consensus(
     """
     columns = {"item": item, "annotator": annotator, "label": label}
     votes = read_votes(annotations, names=names, **columns)
+    method = choose(votes, method)
     found = consensus(votes, method)
     return Annotations(
         items=item_table(votes, found.probs),
@@ -154,7 +156,7 @@ def _remarks(table: pd.DataFrame, average: float, chance: float) -> np.ndarray:
     """Who is reliable (at least as the average vote, surely), and who may be guessing."""
     unsure = table.accuracy_high - table.accuracy_low > 0.5
     return np.select(
-        [unsure, table.accuracy_low <= chance, table.accuracy_low >= average],
+        [unsure, table.accuracy_low <= chance + 0.05, table.accuracy_low >= average],
         [TOO_FEW, GUESSING, RELIABLE],
         "",
     )

@@ -28,8 +28,11 @@ def consensus(
     annotator: Annotator = None,
     label: VoteLabel = None,
     method: Annotated[
-        str, typer.Option(help="dawid_skene, majority or one_coin")
-    ] = "dawid_skene",
+        str,
+        typer.Option(
+            help="dawid_skene, majority or one_coin; auto: dawid_skene where there are votes enough"
+        ),
+    ] = "auto",
     out_file: Annotated[
         Path | None,
         typer.Option(
@@ -55,7 +58,7 @@ def consensus(
         check_suffix(out_file, ".csv")
     check_outputs([(path, kind) for kind, path in outputs.items()], [votes], force)
     found = find_consensus(votes, method, item=item, annotator=annotator, label=label)
-    say(found.summary())
+    say(f"{found.summary()} (by {found.method})")
     _show_annotators(found.annotators)
     for note in found.notes:
         say(f"note: {note}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.multiclass import unique_labels
 from sklearn.utils.validation import check_is_fitted
@@ -17,15 +17,16 @@ from torch import Tensor, nn
 
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from ..auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
-from ..data import BadInput, Batch, Data, few
+from ..data import IGNORE, BadInput, Batch, Data, few
 from ..data.images import without_unreadable
 from ..data.readers import fingerprint
+from ..data.votes import Votes
 from ..encoders.encoder import Encoder
 from ..engine import Record, choose_device
 from ..hashing import hash_of
 from ..method import Method, unseen
 from .files import plain_fields
-from .inputs import as_plain, check_inputs, check_labels, check_training
+from .inputs import as_plain, check_annotations, check_inputs, check_labels, check_training
 from .training import train
 
 if TYPE_CHECKING:
@@ -34,8 +35,13 @@ if TYPE_CHECKING:
 ONE_LABEL = "an audit needs one label per row; pixel labels are not audited yet"
 
 
-def audit_rows(clf: Classifier, X: Any, y: ArrayLike, folds: int) -> Audit:
+def audit_rows(
+    clf: Classifier, X: Any, y: ArrayLike | None, folds: int, annotations: Any = None
+) -> Audit:
     """The audit of labels as a user gives them: any classes, any kind of X."""
+    votes = check_annotations(X, y, annotations, clf.classes_ if folds == 0 else None)
+    if votes:
+        y = votes.consensus
     if folds == 0:
         check_is_fitted(clf)
         check_labels(y)
@@ -46,7 +52,7 @@ def audit_rows(clf: Classifier, X: Any, y: ArrayLike, folds: int) -> Audit:
         raise BadInput(ONE_LABEL)
     if len(given) != len(x):
         raise BadInput(f"there are {len(given)} labels for {len(x)} rows of X")
-    classes = clf.classes_ if folds == 0 else unique_labels(given)
+    classes = clf.classes_ if folds == 0 else votes.classes if votes else unique_labels(given)
     place = {name: label for label, name in enumerate(classes.tolist())}
     strange = [name for name in np.unique(given).tolist() if name not in place]
     if strange:
@@ -56,6 +62,7 @@ def audit_rows(clf: Classifier, X: Any, y: ArrayLike, folds: int) -> Audit:
         )
     labels = torch.tensor([place[name] for name in given.tolist()])
     data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+    data = votes.beside(data) if votes else data
     found = clf.audit_data(data, folds=folds).with_classes(classes.tolist())
     if found.context.rows is not None:  # the values as they were given, not as float32
         found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
@@ -87,7 +94,10 @@ def audit_data(
             lambda: out_of_fold(data, folds, seed, _fold_fit(clf, data, encoder), on_record),
         )
         notes += single_rows(data)
-    found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
+    if data.votes is not None:
+        found = _audit_votes(answers.probs, data)
+    else:
+        found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
@@ -97,6 +107,15 @@ def audit_data(
     else:
         found.context.rows = data.x  # type: ignore[assignment]
     return found
+
+
+def _audit_votes(probs: NDArray[Any], data: Data) -> Audit:
+    """Of a row that cannot be read the model says nothing; its votes still do."""
+    assert data.votes is not None
+    unread = (data.y == IGNORE).numpy()[:, None]
+    names = [data.class_name(k) for k in range(data.num_classes)]
+    votes = Votes.from_padded(data.votes, data.annotators, names)
+    return audit(np.where(unread, 1 / len(names), probs), annotations=votes, names=names)
 
 
 def _key(clf: Classifier, data: Data, folds: int, encoder: Encoder | None) -> str:

@@ -41,7 +41,7 @@ def train(
     recipe = recipe or clf._recipe(data)
     clf.classes_ = np.asarray(data.names or range(data.num_classes))
     clf.shape_, clf.n_features_in_ = data.shape, math.prod(data.shape)
-    clf.schema_ = schema
+    clf.schema_, clf.annotators_ = schema, np.asarray(data.annotators, dtype=object)
     first = data.x[torch.arange(1)] if len(data.shape) == 1 else None
     clf.double_ = first is not None and first.dtype == torch.float64
     encoder = encoder or clf._load_encoder()
