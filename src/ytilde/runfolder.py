@@ -28,6 +28,8 @@ ISSUES = "issues.csv"
 REPORT = "report.html"
 LABELS = "labels.csv"
 AUDIT = "audit.json"
+ANNOTATORS = "annotators.csv"  # of several annotators: how good each is, and each vote
+VOTES = "votes.csv"
 FOLDS = "audit.safetensors"  # what the folds of an audit said
 REVIEW = "review.sqlite"
 METHODS = "methods.json"  # the race of methods
@@ -40,6 +42,7 @@ ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
     CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
+    ANNOTATORS, VOTES,
     *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
 )  # fmt: skip
 _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training

@@ -4,11 +4,11 @@ Counting the votes that agree with the consensus takes it for the truth: the int
 narrow, and too high, as each vote has a part in the consensus that it is measured by. So the truths
 are drawn with everything else from their posterior, by Gibbs sampling of this model (the likelihood
 is that of Hovy et al., NAACL 2013): annotator a knows the answer with chance s_a, and else guesses
-by a habit of their own, g_a [K]; so they are right with chance s_a + (1 - s_a) sum_k prior_k g_a[k].
+by a habit g_a [K] of their own; they are right with chance s_a + (1 - s_a) sum_k prior_k g_a[k].
 
 It has few numbers for each annotator, so that it does not fit the votes too well, and sees through
-those who always give the same answer. Annotators who make the same mistakes on the same items look
-right to it, as to anybody who sees votes alone.
+those who always give the same answer. It takes nobody to be worse than guessing. Annotators who
+make the same mistakes on the same items look right to it, as to anybody who sees votes alone.
 """
 
 from __future__ import annotations
@@ -53,16 +53,14 @@ def skills(votes: Votes, *, seed: int = 0) -> Skills:
     n, N, who = votes.per_annotator, len(votes.items), votes.annotator
     cell, guess = votes.item * K + votes.label, who * K + votes.label
     truth = (majority(votes).probs + 1e-6 * generator.random((N, K))).argmax(1)
-    knows, habit, mean, draws = np.full(len(n), 0.5), np.full((len(n), K), 1 / K), 0.5, []
+    knows, habit, draws = np.full(len(n), 0.5), np.full((len(n), K), 1 / K), []
     sweeps = int(np.clip(WORK // max(len(votes), 1), LEAST, MOST))
     for sweep in range(sweeps):
         lucky = (1 - knows)[who] * habit.ravel()[guess]
         right = truth[votes.item] == votes.label
         knew = right & (generator.random(len(votes)) * (knows[who] + lucky) < knows[who])
         known = np.bincount(who, knew, len(n))
-        # what the others do counts for one vote
-        knows = np.clip(generator.beta(mean + known, 1 - mean + n - known), 1e-6, 1 - 1e-6)
-        mean = float(knows.mean())
+        knows = np.clip(generator.beta(known + 0.5, n - known + 0.5), 1e-6, 1 - 1e-6)
         shares = generator.gamma(HABIT + np.bincount(guess, ~knew, len(n) * K).reshape(-1, K))
         habit = np.maximum(shares / shares.sum(1, keepdims=True), 1e-9)
         prior = generator.dirichlet(np.bincount(truth, minlength=K) + 0.5)

@@ -154,7 +154,7 @@ def annotator_table(votes: Votes, probs: Array, seed: int = 0) -> pd.DataFrame:
 
 def _remarks(table: pd.DataFrame, average: float, chance: float) -> np.ndarray:
     """Who is reliable (at least as the average vote, surely), and who may be guessing."""
-    unsure = table.accuracy_high - table.accuracy_low > 0.5
+    unsure = table.accuracy_high - table.accuracy_low > 0.7 * (1 - chance)
     return np.select(
         [unsure, table.accuracy_low <= chance + 0.05, table.accuracy_low >= average],
         [TOO_FEW, GUESSING, RELIABLE],

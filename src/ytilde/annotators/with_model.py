@@ -32,9 +32,7 @@ class Joint(NamedTuple):
     temperature: float
 
 
-def with_model(
-    votes: Votes, model: Array, *, steps: int = 200, tolerance: float = 1e-6
-) -> Joint:
+def with_model(votes: Votes, model: Array, *, steps: int = 200, tolerance: float = 1e-6) -> Joint:
     """The consensus of the votes and a model.
 
     Args:

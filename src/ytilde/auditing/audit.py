@@ -271,7 +271,7 @@ def audit(
         names = columns if all(isinstance(name, str) for name in columns) else None
     if (y is None) == (annotations is None):
         raise BadInput("audit needs y, one label a row, or annotations, several; give one of them.")
-    if annotations is not None:
+    if y is None:
         return _audit_votes(p, annotations, transition, names)
     given, names = check_labels(y, p, names)
     rows = np.flatnonzero(given != IGNORE)
@@ -285,7 +285,9 @@ def _audit_votes(p: Array, annotations: Any, transition: Any, names: Any) -> Aud
     if transition is not None:
         raise BadInput("transition is of one label a row; of annotators it is estimated.")
     crowd = judge_votes(p, annotations, names)
-    uniform = np.full((p.shape[1],) * 2, 1 / p.shape[1])  # the posterior has heard the votes already
+    uniform = np.full(
+        (p.shape[1],) * 2, 1 / p.shape[1]
+    )  # the posterior has heard the votes already
     evidence = Evidence(crowd.probs, crowd.given, np.arange(len(p)), uniform)
     found = _summary(evidence, judge(evidence, ()), crowd.names)
     return replace(found, annotators=crowd.annotators, votes=crowd.votes, notes=crowd.notes)

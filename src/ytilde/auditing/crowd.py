@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..annotators import add_model, annotator_table, dawid_skene, vote_table, with_model
+from ..annotators import add_model, annotator_table, consensus, vote_table, with_model
 from ..data.readers import read_votes
 from .inputs import Array, Labels, check_labels
 from .notes import NOTE_OUT_OF_FOLD
@@ -32,7 +32,7 @@ def judge_votes(p: np.ndarray, annotations: Any, names: Sequence[str] | None) ->
     votes = read_votes(annotations, names=classes)
     votes = votes.in_order_of([str(row) for row in range(len(p))], "pred_probs")
     model = p / p.sum(1, keepdims=True)
-    alone, joint = dawid_skene(votes, shrink=1.0), with_model(votes, model)
+    alone, joint = consensus(votes), with_model(votes, model)
     everyone = add_model(votes, model)
     shown = vote_table(votes, joint.probs)
     return Crowd(

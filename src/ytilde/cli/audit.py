@@ -41,7 +41,7 @@ def audit(
     from ..auditing.items import table
     from ..files import write_csv
     from ..outputs import check_no_links, check_outputs
-    from ..runfolder import AUDIT, FOLDS, ISSUES, LABELS, REPORT
+    from ..runfolder import ANNOTATORS, AUDIT, FOLDS, ISSUES, LABELS, REPORT, VOTES
     from .runs import Run
     from .trained import load_model, run_inputs, same_encoder, say_relabel, training_data
 
@@ -51,7 +51,8 @@ def audit(
     outputs += [(argilla, "argilla")] if argilla else []
     check_outputs(outputs, [run], force)
     if run.is_dir():
-        check_no_links(run / name for name in (ISSUES, AUDIT, REPORT, LABELS, FOLDS))
+        names = (ISSUES, AUDIT, REPORT, LABELS, FOLDS, ANNOTATORS, VOTES)
+        check_no_links(run / name for name in names)
     with Bar() as bar:
         clf, config = load_model(run)
         check_outputs(outputs, run_inputs(config), force)
@@ -73,6 +74,12 @@ def audit(
     result.to_json(run / AUDIT, force=True)
     result.to_html(run / REPORT, force=True)
     written = [run / ISSUES, run / REPORT]
+    for name, crowd in ((ANNOTATORS, result.annotators), (VOTES, result.votes)):
+        if crowd is not None:
+            if found.ids and "item" in crowd:  # the audit knows rows by their numbers
+                crowd = crowd.assign(item=[found.ids[int(row)] for row in crowd["item"]])
+            write_csv(run / name, crowd.round(6))
+            written.append(run / name)
     fixed = None if fix_above is None else result.fixed_labels(fix_above)
     if fixed is not None:
         written.append(run / LABELS)

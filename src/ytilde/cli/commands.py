@@ -71,7 +71,8 @@ GROUPED: dict[Any, Any] = {
     pretrain: {"cls": GroupedCommand, "context_settings": EXTRA},
 }
 COMMANDS = (
-    fit, predict, audit, review, relabel, consensus, export, diagnose, noise, pretrain, data, methods,
+    fit, predict, audit, review, relabel, consensus, export, diagnose, noise, pretrain, data,
+    methods,
 )  # fmt: skip
 for command in (*COMMANDS, demo):
     app.command(command.__name__, help=docstring(command), **GROUPED.get(command, {}))(command)

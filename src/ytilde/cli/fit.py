@@ -20,6 +20,8 @@ from .options import (
     METHOD,
     OUTPUT,
     TRAINING,
+    Annotations,
+    Annotator,
     Backbone,
     CleanLabel,
     DataRoot,
@@ -27,6 +29,7 @@ from .options import (
     GroupedCommand,
     IdColumn,
     ImageColumn,
+    Item,
     Label,
     Noise,
     Source,
@@ -74,6 +77,9 @@ def fit(
         str | None,
         typer.Option(help="test data, for evaluation only, never trained on", rich_help_panel=DATA),
     ] = None,
+    annotations: Annotations = None,
+    item: Item = None,
+    annotator: Annotator = None,
     noise_text: Noise = None,
     task: Annotated[
         str | None, typer.Option(help="classification or segmentation", rich_help_panel=DATA)
@@ -146,8 +152,13 @@ def fit(
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
     begun = _begun(out_folder) if resume else None
     ids = "none" if begun and "id_column" not in begun else id_column  # 0.1 had ids as features
-    found = read_source(source, data_root, strict=strict, id_column=ids, **read)
+    voted = _annotations(annotations, item, annotator, label, noise_text)
+    if voted:  # --label is then a column of the votes
+        read["label"] = None
+    found = read_source(source, data_root, strict=strict, id_column=ids, annotations=voted, **read)
     data = found.data
+    if voted and method != "crowd":
+        say(f"note: {method} trains on the consensus; --method crowd learns from the votes")
     if data.y.dim() == 1:
         say(f"data: {class_sizes(data)}")
     _check_task(task, data, source)
@@ -167,10 +178,11 @@ def fit(
         "classes": list(data.names or ()), "versions": versions(),
         "realised_noise": noise_summary, "started_in": str(Path.cwd()),
     }  # fmt: skip
+    config |= {"annotations": voted} if voted else {}
     folder = out_folder or _free_folder(Path("runs"), f"{Path(source).stem}-{method}")
     paths = [value for value in fields.values() if isinstance(value, str)]
     paths += [word.removeprefix("weights=") for word in backbone.replace(":", ",").split(",")]
-    inputs = input_paths(source, data_root, test, encoder, *paths)
+    inputs = input_paths(source, data_root, test, encoder, annotations, *paths)
     with Run.open(folder, config, resume=resume, force=force, inputs=inputs) as run:
         signal.signal(signal.SIGTERM, _terminated)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -235,6 +247,19 @@ def _as_begun(begun: dict[str, Any] | None, settings: dict[str, Any]) -> dict[st
     if "val" in settings or not isinstance(recipe, dict) or "val" not in recipe:
         return {}
     return {"val": recipe["val"]}
+
+
+def _annotations(
+    path: Path | None, item: str | None, annotator: str | None, label: str | None, noise: str | None
+) -> dict[str, str | None] | None:
+    """Where the votes are, as a run remembers it."""
+    if path is None:
+        if item or annotator:
+            raise BadInput("--item and --annotator are columns of the votes; give --annotations")
+        return None
+    if noise:
+        raise BadInput("--noise corrupts one label a row; votes are wrong enough, leave it out")
+    return {"path": str(path), "item": item, "annotator": annotator, "label": label}
 
 
 def _check_task(task: str | None, data: Data, source: str) -> None:

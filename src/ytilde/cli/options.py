@@ -67,7 +67,8 @@ Annotator = Annotated[
     typer.Option(help="column of annotators; default: worker or annotator", rich_help_panel=DATA),
 ]
 VoteLabel = Annotated[
-    str | None, typer.Option("--label", help="column of labels; default: label", rich_help_panel=DATA)
+    str | None,
+    typer.Option("--label", help="column of labels; default: label", rich_help_panel=DATA),
 ]
 Noise = Annotated[
     str | None,

@@ -86,10 +86,10 @@ class Votes:
 
     def check_items(self, what: str) -> None:
         """Refuse an item without a vote."""
-        empty = [self.items[row] for row in np.flatnonzero(self.per_item == 0)]
+        empty = [self.items[row] for row in np.flatnonzero(self.per_item == 0).tolist()]
         if empty:
             raise BadInput(
-                f"{plural(len(empty), 'item')} of {what} without a vote "
+                f"There is no vote for {plural(len(empty), 'item')} of {what} "
                 f"({shorten_list(map(repr, empty), 3)}); leave them out, or have them labelled."
             )
 

@@ -92,7 +92,8 @@ def _clone(inputs: Any) -> Any:
     if isinstance(inputs, Tensor):
         return inputs.clone()
     if isinstance(inputs, Batch):
-        return Batch(*(None if t is None else t.clone() for t in inputs))
+        votes = None if inputs.votes is None else inputs.votes.clone()
+        return Batch(inputs.x.clone(), inputs.y.clone(), inputs.index.clone(), votes)
     return {name: index.clone() for name, index in inputs.items()}
 
 

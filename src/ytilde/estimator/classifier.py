@@ -297,13 +297,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
             [A, K, K], in the order of `annotators_`; rows sum to 1.
         """
         check_is_fitted(self)
-        if not len(self.annotators_) or not hasattr(self.method_, "annotator_transition"):
+        matrices: Any = getattr(self.method_, "annotator_transition", None)
+        if not len(self.annotators_) or matrices is None:
             raise BadInput(
                 'only method="crowd", fitted with annotations, learns a T for each annotator; '
                 "ytilde.annotators.find_consensus tells what the votes alone say"
             )
         with torch.no_grad():
-            return self.method_.annotator_transition().float().cpu().numpy()
+            return matrices().float().cpu().numpy()
 
     # ---- predicting ---------------------------------------------------------------------------
 

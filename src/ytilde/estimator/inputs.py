@@ -30,7 +30,7 @@ KEPT_TYPES = [np.float64, np.float32]  # of a table, until it is known what it n
 
 
 def check_training(
-    clf: Classifier, X: Any, y: ArrayLike
+    clf: Classifier, X: Any, y: ArrayLike | None
 ) -> tuple[Rows, NDArray[Any], Schema | None]:
     """The rows, the labels as they were given, and how a table with texts became rows."""
     x: Rows

@@ -91,7 +91,7 @@ def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method
 def _fit_beside(method: Method, data: Data, recipe: Recipe, options: dict[str, Any]) -> None:
     """The fit as the processes beside the leader run it."""
     arrays = {"x": data.x, "y": data.y, "votes": data.votes}
-    here = {k: torch.from_numpy(a) for k, a in arrays.items() if isinstance(a, np.ndarray)}
+    here: Any = {k: torch.from_numpy(a) for k, a in arrays.items() if isinstance(a, np.ndarray)}
     fit_method(method, replace(data, **here), recipe, **options)
 
 

@@ -45,7 +45,7 @@ PRIOR = 10.0  # votes that the common T counts for in each row of an annotator's
 class Crowd(Method):
     """One network and a T for each annotator, by maximum likelihood of all votes."""
 
-    skill: float = 2.0  # sd of an annotator's skill s_a, in logits
+    skill: float = 1.0  # sd of an annotator's skill s_a, in logits
     spread: float = 1.0  # sd of an annotator's own confusions D_a, in logits
     lam: float = 1.0  # strength of the early-learning regulariser
     beta: float = 0.7  # its memory of past predictions
@@ -82,7 +82,8 @@ class Crowd(Method):
     def start(self, data: Data) -> None:
         """T as Dawid and Skene find it, with skills of the annotators' own."""
         pairs = single_votes(data.y) if data.votes is None else data.votes
-        votes = Votes.from_padded(pairs, range(len(self.skills)), range(data.num_classes))
+        names = [str(k) for k in range(data.num_classes)]
+        votes = Votes.from_padded(pairs, data.annotators or ["the labels"], names)
         found = expected_votes(votes, dawid_skene(votes, shrink=PRIOR).probs)
         T = common_matrix(found)
         total = found.sum((1, 2))

@@ -1,4 +1,4 @@
-"""The page of a consensus: the annotators, whom to ask again, and which items need one more vote."""
+"""The page of a consensus: the annotators, whom to ask again, which items need one more vote."""
 
 from .page import annotator_rows, write
 

@@ -12,6 +12,7 @@ from typing import Any
 from ...files import write_text
 from ...runfolder import CONFIG
 from ..audit import Audit
+from ..consensus import annotator_rows
 from ..notes import NOTE_WEAK
 from ..pages import digest, own_parts, template, text_of
 from . import charts, tables
@@ -47,6 +48,7 @@ def write(audit: Audit, path: str | os.PathLike[str], **own: Any) -> None:
         "curves": charts.curves(context.history),
         "reliability": charts.reliability(context.reliability),
         "advice": advice(audit, target, context.method),
+        "annotators": None if audit.annotators is None else annotator_rows(audit.annotators),
         "notes": [text_of(note, 600) for note in audit.notes],
         "weak": NOTE_WEAK.partition("{")[0],  # that note, or NOTE_CHANCE, stands at the top
     }

@@ -74,7 +74,8 @@ def read_votes(
     if columns is None:
         return _table_matrix(frame, isinstance(source, pd.DataFrame), names, what)
     texts = own_texts(frame, columns)
-    return _long(*(texts[name].to_numpy(object) for name in columns), names, what)
+    who, by, said = (texts[name].to_numpy(object) for name in columns)
+    return _long(who, by, said, names, what)
 
 
 def _load(path: Path) -> pd.DataFrame:
@@ -87,9 +88,7 @@ def _load(path: Path) -> pd.DataFrame:
     return readable_table(path, partial(file_texts, path, None, None))
 
 
-def _long_columns(
-    columns: list[str], named: dict[str, str | None], what: str
-) -> list[str] | None:
+def _long_columns(columns: list[str], named: dict[str, str | None], what: str) -> list[str] | None:
     """The columns of items, annotators and labels; None: the table is a matrix."""
     found: list[str] = []
     for role, usual in COLUMNS.items():
@@ -192,7 +191,9 @@ def _votes(
     if not len(labels):
         raise BadInput(f"There is no vote in {what}.")
     voters = set(annotators)
-    called = _sorted_classes(voters) if order is None else [name for name in order if name in voters]
+    called = (
+        _sorted_classes(voters) if order is None else [name for name in order if name in voters]
+    )
     if order is not None and (idle := len(order) - len(called)):
         notes = [*notes, f"{plural(idle, 'annotator')} of {what} without a vote left out"]
     place = {name: number for number, name in enumerate(called)}
