@@ -29,7 +29,10 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict
 
+from ytilde import audit
 from ytilde.annotators import consensus, skills
 from ytilde.data import Data
 from ytilde.data.votes import Votes
@@ -148,6 +151,25 @@ def cover(seed: int) -> dict[str, Any]:
     }
 
 
+def judge(seed: int) -> dict[str, Any]:
+    """An audit with the model as one more annotator: logistic regression, ten folds."""
+    train, _, votes, _ = digits(seed)
+    clean, alone = train.clean.numpy(), consensus(votes).probs.argmax(1)
+    model, x = LogisticRegression(C=0.1, max_iter=300), train.x.numpy()
+    p = cross_val_predict(model, x, alone, cv=10, method="predict_proba")
+    found = audit(p, annotations=votes)
+    rate = found.noise_rate
+    return {
+        "row": "audit",
+        "seed": seed,
+        "right_votes_alone": float((alone == clean).mean()),
+        "right_model_alone": float((p.argmax(1) == clean).mean()),
+        "right_together": float((found.issues.predicted_label == clean).mean()),
+        "noise_rate": [rate.low, float(rate), rate.high],
+        "versions": versions() | {"commit": commit()},
+    }
+
+
 def commit() -> str:
     asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     return asked.stdout.strip()
@@ -181,6 +203,7 @@ def main() -> None:
     seeds = range(options.seeds)
     tasks = [(key(row, s), run, (row, s)) for s in seeds for row in ROWS]
     tasks += [({"row": "intervals", "seed": s}, cover, (s,)) for s in range(4 * options.seeds)]
+    tasks += [({"row": "audit", "seed": s}, judge, (s,)) for s in seeds]
     for wanted, make, words in tasks:
         if found(wanted) is None:
             done.append(make(*words))
@@ -196,8 +219,16 @@ def main() -> None:
             lead = f"  {test.difference:+.1f} p={test.p:.4f}" if test else ""
             print(f"{row:20s} {mean:.1f} ± {sd:.1f}{lead}")
     lines = [line for line in done if line["row"] == "intervals"]
+    audits = [line for line in done if line["row"] == "audit"]
+    for part in ("votes_alone", "model_alone", "together"):
+        mean, sd = mean_sd([100 * line[f"right_{part}"] for line in audits])
+        print(f"\nlabels right, {part.replace('_', ' ')}: {mean:.1f} ± {sd:.1f}", end="")
+    inside = [
+        a["noise_rate"][0] <= 1 - a["right_votes_alone"] <= a["noise_rate"][2] for a in audits
+    ]
+    print(f"\nshare of wrong labels inside its interval: {sum(inside)} of {len(inside)}")
     covered, all_ = (sum(line[name] for line in lines) for name in ("covered", "annotators"))
-    print(f"\nintervals: {covered} of {all_} annotators' accuracies ({covered / all_:.1%}) inside")
+    print(f"intervals: {covered} of {all_} annotators' accuracies ({covered / all_:.1%}) inside")
 
 
 if __name__ == "__main__":
