@@ -384,6 +384,16 @@ def test_a_model_that_knows_nothing_has_no_say():
     assert (joint.probs.argmax(1) == clean).mean() > 0.75
 
 
+def test_checked_rows_count_among_votes_too():
+    clean = np.random.default_rng(0).integers(0, 4, 800)
+    votes, _ = make_crowd(clean, 4, seed=0)
+    p = noisy_model(clean, 4, right=0.9)
+    rows = np.random.default_rng(1).choice(800, 100, replace=False)
+    found = audit(p, annotations=votes, checked={int(row): int(clean[row]) for row in rows})
+    wrong = (found.issues.given_label.to_numpy() != clean).mean()
+    assert found.checked is not None and found.noise_rate.low <= wrong <= found.noise_rate.high
+
+
 def test_audit_takes_labels_or_votes():
     p = noisy_model(np.arange(30) % 3, 3, right=1.0)
     matrix = (np.arange(30) % 3)[:, None].repeat(2, 1)

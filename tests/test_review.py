@@ -72,18 +72,18 @@ def make_run(folder, suspects, names=HOSTILE, kind="images"):
     return folder
 
 
-def session(run):
+def session(run, sample=None):
     found = readers.read(json.loads((run / "config.json").read_text())["source"])
     shown = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
-    return review.Review(run, found.data, columns=found.schema.columns, **shown)
+    return review.Review(run, found.data, columns=found.schema.columns, sample=sample, **shown)
 
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["ytilde.auditing.review"])  # torch is imported once
 
 
-def serve(run, pipe, largest=None):
-    view = session(run)
+def serve(run, pipe, largest=None, sample=None):
+    view = session(run, sample)
     if largest is not None:  # bytes of a file, as if the disk were full then
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     review.serve(view, 0, pipe.send)

@@ -151,7 +151,7 @@ def fit_method(
         resume: continue from what the folder holds.
         monitor: more figures of every epoch, of the trainer; only recorded.
         on_record: called with the record of every epoch.
-        checkpoint_every: seconds between two checkpoints at least.
+        checkpoint_every: minimum seconds between two checkpoints.
         encoder: a file (or an Encoder) that the networks start from.
         pretrain: make an encoder first, as in "simclr:epochs=100".
 

@@ -32,6 +32,7 @@ ANNOTATORS = "annotators.csv"  # of several annotators: how good each is, and ea
 VOTES = "votes.csv"
 FOLDS = "audit.safetensors"  # what the folds of an audit said
 REVIEW = "review.sqlite"
+SAMPLE = "sample.safetensors"  # which rows were drawn for a review
 METHODS = "methods.json"  # the race of methods
 RACE = "race.json"  # the race of fields
 UNREADABLE = "unreadable.txt"
@@ -42,8 +43,8 @@ ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
     CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
-    ANNOTATORS, VOTES,
-    *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
+    ANNOTATORS, VOTES, SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")),
+    METHODS, RACE,
 )  # fmt: skip
 _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
     "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,18 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from ..data import IGNORE, BadInput
+from ..data import IGNORE, BadInput, plural
 from ..data.ids import own_text
 from ..files import write_csv, write_text
 from ..outputs import check_replaceable
+from .checked import Count, check_checked, count
 from .context import ReportContext
 from .crowd import judge_votes
 from .inputs import Array, as_numpy, check_labels, check_transition
-from .notes import Agreement, notes
+from .notes import NOTE_ASSUMPTION, Agreement, notes
 from .readings import Evidence, fit_readings
+from .recalibration import recalibrate
+from .sampling import Reviewed
 from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
 
 
@@ -68,6 +71,8 @@ class Audit:
         context: what the report shows beside the figures, such as pictures.
         at_chance: the model agrees with the labels as chance does: nothing can be told.
         unjudged: rows without a label, or whose image cannot be read.
+        checked: what rows checked by hand say of the count, where a random sample of them was; the
+            noise rate and the number of errors are then its own, and hold whatever the model is.
         annotators: of several annotators: how good each is, the model among them.
         votes: of several annotators: each vote with its p_wrong.
 
@@ -89,6 +94,7 @@ class Audit:
     context: ReportContext = field(default_factory=ReportContext)
     at_chance: bool = False  # the model agrees with the labels as chance does: nothing can be told
     unjudged: int = 0  # rows without a label, or whose image cannot be read
+    checked: Count | None = None  # what a random sample of checked rows says
     annotators: pd.DataFrame | None = None
     votes: pd.DataFrame | None = None
 
@@ -98,14 +104,18 @@ class Audit:
     def summary(self) -> str:
         """A few sentences for a person."""
         n, found = len(self.issues), int(self.issues.is_label_issue.sum())
-        if self.at_chance:
+        if self.at_chance and self.checked is None:
             return f"Nothing can be said of these {n} labels: the model knows no more than chance."
         low, high = round(self.num_errors.low), round(self.num_errors.high)
         left_out = f" {self.unjudged} of {n + self.unjudged} rows could not be judged."
         suspects = f"{found} {'is' if found == 1 else 'are'} more likely wrong than right."
+        if self.at_chance:
+            suspects = "Which ones cannot be told: the model knows no more than chance."
+        drawn = self.checked.drawn if self.checked else 0
+        by_hand = f", checked by hand: {plural(drawn, 'row')}" if drawn else ""
         return (
             f"About {round(self.num_errors)} of {n} labels are wrong "
-            f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}). "
+            f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}{by_hand}). "
             f"{suspects}{left_out if self.unjudged else ''}"
         )
 
@@ -183,6 +193,7 @@ class Audit:
             "rows": len(self.issues),
             "unjudged": self.unjudged,
             "at_chance": self.at_chance,
+            "checked": self.checked and self.checked.to_dict(),
             **figures,
             "names": list(self.names) if self.names else None,
             "transition": self.transition.tolist(),
@@ -237,6 +248,8 @@ def audit(
     *,
     transition: np.ndarray | Tensor | None = None,
     names: Sequence[str] | None = None,
+    checked: Mapping[int, Any] | Sequence[Any] | np.ndarray | Reviewed | None = None,
+    drawn: Sequence[float] | np.ndarray | None = None,
     annotations: Any = None,
 ) -> Audit:
     """Judges every label by the probabilities of a model that did not see it.
@@ -250,6 +263,11 @@ def audit(
             (see above).
         names: of the classes; None: the DataFrame's columns, if these are texts, or else the labels
             sorted.
+        checked: true labels of rows that somebody looked at, {row: label}, or one for each row (-1,
+            None or NaN: not known). They are taken for a random sample; the count and its interval
+            then rest on them and hold whatever the model is, and p_wrong is recalibrated.
+        drawn: the probability that each row [N] had of being checked, where it was not the same for
+            all; 1: it was chosen, not drawn.
         annotations: instead of y, the votes of several annotators: a matrix [N, annotators], -1 or
             NaN where there is none, or a table (task, worker, label) whose tasks are rows. What is
             judged is their consensus, by the votes and the model together, which counts as one
@@ -272,25 +290,35 @@ def audit(
     if (y is None) == (annotations is None):
         raise BadInput("audit needs y, one label a row, or annotations, several; give one of them.")
     if y is None:
-        return _audit_votes(p, annotations, transition, names)
+        return _audit_votes(p, annotations, transition, names, checked, drawn)
     given, names = check_labels(y, p, names)
     rows = np.flatnonzero(given != IGNORE)
     evidence = Evidence(p, given, rows, check_transition(transition, p))
-    return _summary(evidence, judge(evidence, fit_readings(evidence)), names)
+    verdict = judge(evidence, fit_readings(evidence))
+    return _judged(evidence, verdict, names, checked, drawn)
 
 
-def _audit_votes(p: Array, annotations: Any, transition: Any, names: Any) -> Audit:
+def _audit_votes(
+    p: Array, annotations: Any, transition: Any, names: Any, checked: Any, drawn: Any
+) -> Audit:
     """The audit of a consensus: `readings` have no part in it, for the votes tell how far to trust
     the model."""
     if transition is not None:
         raise BadInput("transition is of one label a row; of annotators it is estimated.")
-    crowd = judge_votes(p, annotations, names)
-    uniform = np.full(
-        (p.shape[1],) * 2, 1 / p.shape[1]
-    )  # the posterior has heard the votes already
-    evidence = Evidence(crowd.probs, crowd.given, np.arange(len(p)), uniform)
-    found = _summary(evidence, judge(evidence, ()), crowd.names)
-    return replace(found, annotators=crowd.annotators, votes=crowd.votes, notes=crowd.notes)
+    crowd, k = judge_votes(p, annotations, names), p.shape[1]
+    heard = np.full((k, k), 1 / k)  # a T that says nothing: the posterior has heard the votes
+    evidence = Evidence(crowd.probs, crowd.given, np.arange(len(p)), heard)
+    found = _judged(evidence, judge(evidence, ()), crowd.names, checked, drawn)
+    told = [*found.notes, *crowd.notes]
+    return replace(found, annotators=crowd.annotators, votes=crowd.votes, notes=told)
+
+
+def _judged(
+    evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None, checked: Any, drawn: Any
+) -> Audit:
+    if checked is None:
+        return _summary(evidence, verdict, names)
+    return _with_checked(evidence, verdict, names, checked, drawn)
 
 
 def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
@@ -302,6 +330,35 @@ def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
     _, strict = fit_readings(evidence)
     doubt = sum(len(part) - strict.clean(part).max(1).sum() for _, part, _, _ in evidence.chunks())
     return float(doubt / len(evidence.rows))
+
+
+def _with_checked(
+    evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None, checked: Any, drawn: Any
+) -> Audit:
+    """The audit of rows some of which were checked."""
+    y, rows, k = evidence.y, evidence.rows, evidence.p.shape[1]
+    if isinstance(checked, Reviewed):
+        found = checked.of_rows(rows, len(y), k, np.lexsort((-verdict.p_wrong, verdict.quality)))
+    else:
+        order = np.zeros(len(y))
+        order[rows] = verdict.p_wrong
+        found = check_checked(checked, drawn, y, names, k, order).at(rows)
+    wrong = (found.truth != y[rows]) & (found.truth != IGNORE)
+    by_hand = count(found, wrong, verdict.p_wrong)
+    audited = _summary(evidence, recalibrate(verdict, y[rows], found), names)
+    if isinstance(checked, Reviewed):
+        audited.notes[:0] = checked.notes()
+    if by_hand is None:
+        return audited
+    n = len(rows)
+    told = [note for note in audited.notes if note != NOTE_ASSUMPTION]
+    return replace(
+        audited,
+        checked=by_hand,
+        num_errors=Estimate(*by_hand[:3]),
+        noise_rate=Estimate(*(value / n for value in by_hand[:3])),
+        notes=[by_hand.told(), *told],
+    )
 
 
 def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None) -> Audit:

@@ -11,7 +11,6 @@ import pandas as pd
 from ..annotators import add_model, annotator_table, consensus, vote_table, with_model
 from ..data.readers import read_votes
 from .inputs import Array, Labels, check_labels
-from .notes import NOTE_OUT_OF_FOLD
 
 
 class Crowd(NamedTuple):
@@ -41,5 +40,5 @@ def judge_votes(p: np.ndarray, annotations: Any, names: Sequence[str] | None) ->
         annotators=annotator_table(everyone, joint.probs),
         votes=shown,
         names=tuple(classes) if names is not None else None,
-        notes=[NOTE_OUT_OF_FOLD, *votes.notes],
+        notes=votes.notes,
     )

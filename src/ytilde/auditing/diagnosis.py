@@ -85,7 +85,7 @@ class Diagnosis:
     """What `diagnose` found.
 
     Attributes:
-        rows: how many were looked at.
+        rows: how many were examined.
         of: how many there are.
         audit: the noise rate with its interval, classes and pairs.
         dependence: the test whether the noise depends on the input.
@@ -158,10 +158,10 @@ def diagnose(
             They must not come from a network that was trained on these same labels.
         y: labels [N], classes or names, -1 = none.
         names: of the classes.
-        most: rows that are looked at, at most.
+        most: maximum number of rows to examine.
         draws: of the bootstrap; the smallest p-value is 1 / (draws + 1).
         heads: also compare a heteroscedastic head with a softmax on held-out labels.
-        seed: of every draw.
+        seed: for all random draws.
 
     Returns:
         The findings, and a method that fits them.

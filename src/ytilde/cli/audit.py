@@ -39,6 +39,7 @@ def audit(
     """
     from ..auditing.exporters import label_studio_outputs
     from ..auditing.items import table
+    from ..auditing.sampling import known_rows
     from ..files import write_csv
     from ..outputs import check_no_links, check_outputs
     from ..runfolder import ANNOTATORS, AUDIT, FOLDS, ISSUES, LABELS, REPORT, VOTES
@@ -60,7 +61,11 @@ def audit(
         check_outputs(outputs, found.paths or (), force)
         keep = run / FOLDS if run.is_dir() else None
         encoder = same_encoder(run, clf.encoder, config)
-        result = clf.audit_data(found.data, folds, bar.show, keep, encoder)
+        checked = known_rows(run, found.data)
+        result = clf.audit_data(found.data, folds, bar.show, keep, encoder, checked)
+    if isinstance(checked, dict):
+        known = f"The {len(checked)} rows whose clean label is known"
+        result.notes.append(f"{known} are taken for a random sample of all rows.")
     context = result.context
     context.history, context.paths, context.title = Run.history(run), found.paths, str(run)
     context.ids, context.texts = found.ids, found.texts
@@ -94,5 +99,9 @@ def audit(
     say(f"written: {', '.join(map(str, written))}")
     if fixed is not None and fixed.fixed.any():
         say_relabel(config, run / LABELS)
+    if result.checked and (advice := result.checked.advice()):
+        say(advice)
+    if result.checked is None:
+        say(f"next: ytilde review {quote(str(run))} --sample 100  # a count whatever the model is")
     if not result.at_chance:
         say(f"next: ytilde review {quote(str(run))}")

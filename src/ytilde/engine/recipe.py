@@ -84,8 +84,8 @@ class Recipe:
         """A generator for one stream.
 
         Args:
-            stream: as of `seed_of`.
-            stage: as of `seed_of`.
+            stream: as in `seed_of`.
+            stage: as in `seed_of`.
             device: that it draws on.
         """
         return torch.Generator(device).manual_seed(self.seed_of(stream, stage))

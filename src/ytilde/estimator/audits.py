@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from ..auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
+from ..auditing.sampling import Reviewed
 from ..data import IGNORE, BadInput, Batch, Data, few
 from ..data.images import without_unreadable
 from ..data.readers import fingerprint
@@ -36,7 +37,12 @@ ONE_LABEL = "an audit needs one label per row; pixel labels are not audited yet"
 
 
 def audit_rows(
-    clf: Classifier, X: Any, y: ArrayLike | None, folds: int, annotations: Any = None
+    clf: Classifier,
+    X: Any,
+    y: ArrayLike | None,
+    folds: int,
+    checked: Mapping[int, Any] | None = None,
+    annotations: Any = None,
 ) -> Audit:
     """The audit of labels as a user gives them: any classes, any kind of X."""
     votes = check_annotations(X, y, annotations, clf.classes_ if folds == 0 else None)
@@ -63,7 +69,12 @@ def audit_rows(
     labels = torch.tensor([place[name] for name in given.tolist()])
     data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
     data = votes.beside(data) if votes else data
-    found = clf.audit_data(data, folds=folds).with_classes(classes.tolist())
+    if checked is not None:
+        strange = [label for label in checked.values() if label not in place]
+        if strange:
+            raise BadInput(f"the checked label {strange[0]!r} is no class of the labels")
+        checked = {row: place[label] for row, label in checked.items()}
+    found = clf.audit_data(data, folds=folds, checked=checked).with_classes(classes.tolist())
     if found.context.rows is not None:  # the values as they were given, not as float32
         found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
     return found
@@ -76,6 +87,7 @@ def audit_data(
     on_record: Callable[[Record], None],
     keep: Path | None,
     encoder: Encoder | None,
+    checked: Mapping[int, int] | Reviewed | None,
 ) -> Audit:
     """The audit of a Data."""
     if data.y.dim() > 1:
@@ -94,10 +106,14 @@ def audit_data(
             lambda: out_of_fold(data, folds, seed, _fold_fit(clf, data, encoder), on_record),
         )
         notes += single_rows(data)
+    if isinstance(checked, Mapping) and unread:
+        gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
+        checked = {row: label for row, label in checked.items() if row not in gone}
     if data.votes is not None:
-        found = _audit_votes(answers.probs, data)
+        found = _audit_votes(answers.probs, data, checked)
     else:
-        found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
+        T, names = answers.transition, data.names
+        found = audit(answers.probs, data.y, transition=T, names=names, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
@@ -109,13 +125,14 @@ def audit_data(
     return found
 
 
-def _audit_votes(probs: NDArray[Any], data: Data) -> Audit:
+def _audit_votes(probs: NDArray[Any], data: Data, checked: Any) -> Audit:
     """Of a row that cannot be read the model says nothing; its votes still do."""
     assert data.votes is not None
     unread = (data.y == IGNORE).numpy()[:, None]
     names = [data.class_name(k) for k in range(data.num_classes)]
     votes = Votes.from_padded(data.votes, data.annotators, names)
-    return audit(np.where(unread, 1 / len(names), probs), annotations=votes, names=names)
+    probs = np.where(unread, 1 / len(names), probs)
+    return audit(probs, annotations=votes, names=names, checked=checked)
 
 
 def _key(clf: Classifier, data: Data, folds: int, encoder: Encoder | None) -> str:

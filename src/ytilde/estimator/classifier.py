@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from ..auditing import Audit
+from ..auditing.sampling import Reviewed
 from ..data import IGNORE, BadInput, Batch, Data
 from ..data.images import row_name
 from ..data.readers import Schema
@@ -428,7 +429,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
     # ---- auditing -----------------------------------------------------------------------------
 
     def audit(
-        self, X: Any, y: ArrayLike | None = None, folds: int = 5, annotations: Any = None
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        folds: int = 5,
+        checked: Mapping[int, Any] | None = None,
+        annotations: Any = None,
     ) -> Audit:
         """Which labels are wrong, and what they should be.
 
@@ -440,11 +446,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
             folds: number of fits of this estimator; each label is judged by one that never saw it.
                 0: this fitted model judges, which is cheaper, but labels that it was trained on
                 look better.
+            checked: true labels of rows that somebody looked at, {row: label}, drawn at random; the
+                count of wrong labels then holds whatever the model is.
 
         Returns:
             The verdict on every label; `to_html` writes the report.
         """
-        return audits.audit_rows(self, X, y, folds, annotations)
+        return audits.audit_rows(self, X, y, folds, checked, annotations)
 
     def audit_data(
         self,
@@ -453,6 +461,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         on_record: Callable[[Record], None] = lambda record: None,
         keep: Path | None = None,
         encoder: Encoder | None = None,
+        checked: Mapping[int, int] | Reviewed | None = None,
     ) -> Audit:
         """The audit of a Data (which may be lazy); images that cannot be read are left out.
 
@@ -462,11 +471,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
             on_record: called with the record of every epoch; its stage names the fold.
             keep: a file for what these fits say, so that the next audit of the same needs none.
             encoder: what the file `self.encoder` holds, where it has been read already.
+            checked: true classes of rows drawn at random, or the decisions of a review.
 
         Returns:
             The verdict on every label.
         """
-        return audits.audit_data(self, data, folds, on_record, keep, encoder)
+        return audits.audit_data(self, data, folds, on_record, keep, encoder, checked)
 
     # ---- files --------------------------------------------------------------------------------
 

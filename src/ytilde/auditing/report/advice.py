@@ -24,13 +24,15 @@ def advice(audit: Audit, target: Path, method: str) -> list[Advice]:
     """What to do next; the commands are those of the run whose folder the report goes to."""
     if audit.at_chance:
         return [
+            *_counting(audit, target.parent),
             Advice("Leave the labels as they are: this model cannot judge them."),
             Advice("See whether the right column holds the labels and each input carries its own. "
                     "Then train longer, with more data, or with a better network or features."),
         ]  # fmt: skip
     if audit.noise_rate.high < 0.01:
         return [Advice("The labels look right. Train on them as they are; nothing must be fixed.")]
-    steps = [*_corrections(audit, target.parent), _training(method)]
+    counting = _counting(audit, target.parent)
+    steps = [*_corrections(audit, target.parent), *counting, _training(method)]
     if len(audit.pairs) and round(audit.pairs.expected_errors.iloc[0]) >= FREQUENT:
         worst = audit.pairs.iloc[0]
         given, true = text_of(worst.given_label), text_of(worst.predicted_label)
@@ -67,6 +69,26 @@ def _corrections(audit: Audit, folder: Path) -> list[Advice]:
         corrected = f"{sure}; the corrected ones go to labels.csv."
         fix = Advice(corrected, f"ytilde audit {run} --fix-above {above}")
     return [decide, fix] if above else [decide]
+
+
+def _counting(audit: Audit, folder: Path) -> list[Advice]:
+    """How to know better how many labels are wrong."""
+    is_run = (folder / CONFIG).exists()
+    command = f"ytilde review {shlex.quote(text_of(folder, 400))} --sample"
+    if audit.checked is None:
+        text = (
+            "Check 100 rows that are drawn at random: the count then rests on them, and holds "
+            "whatever the model is worth."
+        )
+        return [Advice(text, f"{command} 100")] if is_run else []
+    step = audit.checked.next_step()
+    if step is None:
+        return []
+    return [
+        Advice(
+            audit.checked.advice(), f"{command} {audit.checked.drawn + step[0]}" if is_run else None
+        )
+    ]
 
 
 def _training(method: str) -> Advice:

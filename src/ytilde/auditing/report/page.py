@@ -78,6 +78,7 @@ def _figures(audit: Audit) -> dict[str, Any]:
         "unjudged": audit.unjudged,
         "classes": len(audit.transition),
         "errors": audit.num_errors,
+        "checked": audit.checked.drawn if audit.checked else 0,
         "rate": audit.noise_rate,
         "flagged": int(flagged.sum()),
         "differ": round(audit.num_errors) != int(flagged.sum()),

@@ -12,6 +12,7 @@
   // A tab keeps its name when it is loaded again, so that it can still undo what it did.
   const tab = sessionStorage.tab ??= name();
   let classes = [];
+  let sample = 0;
   let item = null;
   let progress = null;
   let kind = "open";
@@ -76,7 +77,14 @@
     put("predicted", classes[item.predicted]);
     put("p", percent(item.p_wrong));
     $("meter").value = item.p_wrong;
-    show("hard", item.ambiguity > 0.5);
+    // Of a random row the model's opinion is not shown: the answer is to be the reviewer's own.
+    for (const id of ["probably", "wrong"]) show(id, !item.drawn);
+    for (const id of ["accept-p", "keep-p", "runner-p"]) show(id, !item.drawn);
+    document.querySelector("[data-do=accept]").classList.toggle("main", !item.drawn);
+    show("drawn", item.drawn);
+    put("drawn", `Random sample, ${item.position + 1} of ${sample}: it tells how many labels are wrong, `
+      + "whatever the model is worth. The suspects follow.");
+    show("hard", item.ambiguity > 0.5 && !item.drawn);
     put("accept-name", classes[item.predicted]);
     put("accept-p", percent(item.predicted_prob));
     put("keep-name", classes[item.given]);
@@ -157,6 +165,7 @@
     const deed = undo ? "undo" : free && keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     // A held key repeats; one press is one decision.
     if (!deed || event.repeat || $("choose").open) return;
+    if (event.key === "Enter" && item?.drawn) return; // nothing is suggested that it could accept
     event.preventDefault();
     deeds[deed]();
   });
@@ -167,7 +176,7 @@
   $("again").addEventListener("click", () => { kind = "skipped"; turn("next", {}); });
 
   (async () => {
-    ({ classes } = await ask("overview", {}));
+    ({ classes, sample } = await ask("overview", {}));
     await turn("next", {});
   })();
 })();

@@ -11,24 +11,30 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
 from ...data import IGNORE, BadInput, Data
 from ...data.ids import own_texts
-from ...files import write_csv
-from ...runfolder import AUDIT
+from ...files import spreadsheet_safe, write_csv
+from ...runfolder import AUDIT, ISSUES
 from ..items import encode, picture_of, table
 from ..pages import text_of
+from ..sampling import draw
 from .log import LOG, Conflict, Decision, Log
 
 HELD = 120.0  # seconds for which an item that one tab shows is not offered to another
 LARGEST = 640  # side of a picture on the page
 COLUMNS = 40  # values of a table's row on the page
+FIGURES = ("predicted_prob", "runner_up_prob", "p_wrong", "ambiguity")
 
 
 class Review:
-    """The suspects of an audited run, the worst first, and what was decided on them."""
+    """The suspects of an audited run, the worst first, and what was decided on them.
+
+    A random sample comes before them where one is asked for.
+    """
 
     def __init__(
         self,
@@ -39,12 +45,17 @@ class Review:
         columns: dict[str, list[str] | None] | None = None,
         ids: Sequence[str] | None = None,
         texts: Callable[[Sequence[int]], pd.DataFrame] | None = None,
+        sample: int | None = None,
     ) -> None:
-        """paths, ids, texts: as in ReportContext; columns: a table's, where texts is not given."""
+        """paths, ids, texts: as in ReportContext; columns: a table's, where texts is not given;
+        sample: so many rows drawn at random come first."""
         self.run, self.data, self.paths, self.columns = run, data, paths, columns
         self.ids, self.texts = ids, texts
         self.names = [data.class_name(k) for k in range(data.num_classes)]
         self.issues = _suspects(run, self.names, data)
+        self.sample = _sample(run, self.names, data, sample) if sample is not None else []
+        drawn = {item["index"] for item in self.sample}
+        self.issues = self.sample + [item for item in self.issues if item["index"] not in drawn]
         self.position = {issue["index"]: k for k, issue in enumerate(self.issues)}
         self.log = Log(run / LOG, self.position)
         self._choosing = threading.Lock()
@@ -81,6 +92,7 @@ class Review:
             "classes": [text_of(name) for name in self.names],
             "picture": len(self.data.shape) > 1,
             "run": text_of(self.run, 200),
+            "sample": len(self.sample),
         }
 
     def next(self, tab: str, kind: str = "open") -> dict[str, Any]:
@@ -179,6 +191,7 @@ class Review:
         return issue | {
             "row": row,
             "position": self.position[row],
+            "drawn": self.position[row] < len(self.sample),
             "id": text_of(self.ids[row]) if self.ids else "",
             "path": text_of(self.paths[row], 200) if self.paths else "",
             "values": values,
@@ -199,12 +212,11 @@ def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
         "predicted": "predicted_label",
         "runner_up": "runner_up_label",
     }
-    figures = ("predicted_prob", "runner_up_prob", "p_wrong", "ambiguity")
     try:
         issues: list[dict[str, Any]] = [
             {"index": int(issue["index"])}
             | {key: place[str(issue[f"{key}_label"])] for key in labels}
-            | {key: float(issue[key]) for key in figures}
+            | {key: float(issue[key]) for key in FIGURES}
             for issue in json.loads(path.read_text("utf-8"))["issues"]
         ]
         same = all(int(data.y[issue["index"]]) == issue["given"] for issue in issues)
@@ -215,6 +227,43 @@ def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
     if not same:
         raise BadInput(f"{path} was made of other labels; run `ytilde audit {run}` again")
     return sorted(issues, key=lambda issue: -issue["p_wrong"])  # of equal ones as they stand there
+
+
+def _sample(run: Path, names: list[str], data: Data, size: int) -> list[dict[str, Any]]:
+    """A random sample of the rows that were judged, as it is drawn.
+
+    `predicted` is the likeliest class that is not the given one.
+    """
+    path = run / ISSUES
+    place = {str(spreadsheet_safe(name)): k for k, name in enumerate(names)}
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        rows = table["index"].astype("int64").to_numpy()
+        figures = table[list(FIGURES)].astype("float64")
+        labels = {
+            key: table[f"{key}_label"].map(place).astype("int64").to_numpy()
+            for key in ("given", "predicted", "runner_up")
+        }
+        same = (data.y.numpy()[rows] == labels["given"]).all() and len(set(rows)) == len(rows)
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise BadInput(f"{path} cannot be read ({error!r}); `ytilde audit {run}` again") from error
+    if not same:
+        raise BadInput(f"{path} was made of other labels; `ytilde audit {run}` again")
+    order = np.argsort(rows)  # the file has the worst first
+    drawn = draw(run, size, rows[order], figures.p_wrong.to_numpy()[order]).drawn[:size]
+    where = {int(row): k for k, row in enumerate(rows)}
+    items = []
+    for row in drawn.tolist():
+        if row not in where:
+            raise BadInput(f"the sample holds row {row}, which {path} has not; audit again")
+        at = where[row]
+        item: dict[str, Any] = {key: int(values[at]) for key, values in labels.items()}
+        item |= {key: float(figures[key].iloc[at]) for key in FIGURES}
+        if item["predicted"] == item["given"]:
+            other = {"predicted": item["runner_up"], "predicted_prob": item["runner_up_prob"]}
+            item |= other | {"runner_up": item["given"]}
+        items.append({"index": row} | item)
+    return items
 
 
 def word(asked: dict[str, Any], key: str) -> str:
