@@ -400,7 +400,7 @@ def test_audit_takes_labels_or_votes():
     for y, votes in ((None, None), (matrix[:, 0], matrix)):
         with pytest.raises(BadInput, match="audit needs y, one label a row, or annotations"):
             audit(p, y, annotations=votes)
-    with pytest.raises(BadInput, match="of annotators it is estimated"):
+    with pytest.raises(BadInput, match="of annotators T is estimated"):
         audit(p, annotations=matrix, transition=np.eye(3))
     with pytest.raises(BadInput, match=r"'3' in 2 rows .* not one of the 3 classes"):
         audit(p, annotations=np.where(np.arange(30)[:, None] == 4, 3, matrix))
