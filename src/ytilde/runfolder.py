@@ -27,6 +27,8 @@ ISSUES = "issues.csv"
 REPORT = "report.html"
 LABELS = "labels.csv"
 AUDIT = "audit.json"
+ANNOTATORS = "annotators.csv"  # of several annotators: how good each is, and each vote
+VOTES = "votes.csv"
 FOLDS = "audit.safetensors"  # what the folds of an audit said
 FOLDING = "folds"  # folder: the folds of an audit that has not ended
 REVIEW = "review.sqlite"
@@ -41,7 +43,8 @@ ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
     CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
-    SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
+    ANNOTATORS, VOTES, SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")),
+    METHODS, RACE,
 )  # fmt: skip
 _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
     "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS)))

@@ -15,6 +15,8 @@ from .options import (
     METHOD,
     OUTPUT,
     TRAINING,
+    Annotations,
+    Annotator,
     Backbone,
     CleanLabel,
     DataRoot,
@@ -23,6 +25,7 @@ from .options import (
     GroupedCommand,
     IdColumn,
     ImageColumn,
+    Item,
     Label,
     MethodName,
     Noise,
@@ -63,6 +66,9 @@ def fit(
     drop: Drop = None,
     id_column: IdColumn = None,
     test: TestData = None,
+    annotations: Annotations = None,
+    item: Item = None,
+    annotator: Annotator = None,
     noise_text: Noise = None,
     task: Annotated[
         str | None, typer.Option(help="classification or segmentation", rich_help_panel=DATA)
@@ -99,5 +105,6 @@ def fit(
     asked = FitRequest(
         source, label, clean_label, image_column, drop, id_column, test, noise_text, task,
         data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force,
+        annotations, item, annotator,
     )  # fmt: skip
     train_run(asked, resume=resume)
