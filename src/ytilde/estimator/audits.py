@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,19 +148,23 @@ def _audit_votes(probs: NDArray[Any], data: Data, checked: Any) -> Audit:
 
 
 def _features(clf: Classifier, data: Data) -> Features | None:
-    """By which similar rows are found: a table's own values, or what the network makes of a
-    picture; nothing for pictures before there is a network."""
-    net: Any = getattr(getattr(clf, "method_", None), "net", None)
-    if len(data.shape) > 1 and (not isinstance(net, Net) or data.shape != clf.shape_):
-        return None
+    """By which similar rows are found; for pictures there must be a network of this shape."""
+    if len(data.shape) == 1:
+        return partial(_table_features, data)
+    net = getattr(getattr(clf, "method_", None), "net", None)
+    fits = isinstance(net, Net) and data.shape == clf.shape_
+    return partial(_network_features, clf, data) if fits else None
 
-    def of(rows: Sequence[int]) -> Tensor:
-        part = data.rows(torch.as_tensor(rows))
-        if len(data.shape) == 1:
-            return standardised(torch.as_tensor(part.x))
-        return clf._trainer().map(lambda b: F.normalize(net.features(b.x).float()), part)
 
-    return of
+def _table_features(data: Data, rows: Sequence[int]) -> Tensor:
+    return standardised(torch.as_tensor(data.rows(torch.as_tensor(rows)).x))
+
+
+def _network_features(clf: Classifier, data: Data, rows: Sequence[int]) -> Tensor:
+    def of(batch: Batch) -> Tensor:
+        return F.normalize(clf.method_.net.features(batch.x).float())
+
+    return clf._trainer().map(of, data.rows(torch.as_tensor(rows)))
 
 
 def _key(clf: Classifier, data: Data, folds: int, encoder: Encoder | None) -> str:
