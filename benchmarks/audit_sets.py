@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import pkgutil
 import warnings
 from collections.abc import Callable
@@ -37,8 +38,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
-from ytilde import Classifier, datasets, noise
+from ytilde import Classifier, audit, datasets, noise
+from ytilde.auditing.report.advice import fix_threshold
 from ytilde.metrics import average_precision, calibration_error, f1
+from ytilde.versions import versions
 
 # source, rows, model, noise: several models may share the labels
 SETS = [
@@ -316,15 +319,101 @@ def make(options: argparse.Namespace) -> None:
         )
 
 
-def figures(p_wrong: np.ndarray, wrong: np.ndarray) -> dict[str, Any]:
-    sure = p_wrong > 0.95
-    return {
+def figures(found: Any, wrong: np.ndarray) -> dict[str, Any]:
+    """What the bars are about; the flags' F1, and the average precision of the order."""
+    p_wrong, quality = found.issues.p_wrong.to_numpy(), found.issues.label_quality.to_numpy()
+    sure, rate = p_wrong > 0.95, found.noise_rate
+    advised = fix_threshold(found)
+    fixed = found.issues.predicted_label.to_numpy()
+    line = {
         "ece": calibration_error(p_wrong, wrong),
-        "ap": average_precision(p_wrong, wrong),
+        "ap": average_precision(-quality, wrong),
         "f1": f1(p_wrong > 0.5, wrong),
         "sure": int(sure.sum()),
-        "sure_right": float(wrong[sure].mean()) if sure.any() else None,
+        "sure_wrong": float(wrong[sure].mean()) if sure.any() else None,
+        "rate": [float(rate), rate.low, rate.high],
+        "covered": bool(rate.low <= wrong.mean() <= rate.high),
     }
+    return line | {"advised": advised, "fixed": fixed}
+
+
+def cleanlab(p: np.ndarray, y: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
+    """The best average precision of its scores, and the F1 of its rule."""
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_label_quality_scores
+
+    scores = ("self_confidence", "normalized_margin", "confidence_weighted_entropy")
+    best = [get_label_quality_scores(y, p, method=score) for score in scores]
+    ap = max(average_precision(-quality, wrong) for quality in best)
+    return {"ap": ap, "f1": f1(find_label_issues(y, p, n_jobs=1), wrong)}
+
+
+def score(options: argparse.Namespace) -> None:
+    lines = []
+    for place, entry in enumerate(SETS):
+        path = options.folder / f"{name_of(entry)}.npz"
+        if not path.exists():
+            continue
+        arrays = np.load(path)
+        p, y, clean = arrays["p"].astype(np.float64), arrays["y"], arrays["clean"]
+        p, wrong = p / p.sum(1, keepdims=True), y != clean
+        line: dict[str, Any] = {"set": name_of(entry), "half": ("chosen on", "held out")[place % 2]}
+        line |= {
+            "n": len(y),
+            "wrong": float(wrong.mean()),
+            "model": float((p.argmax(1) == clean).mean()),
+        }
+        x, _ = source(entry[0], int(entry[1]))
+        for name, features in (("panel", x), ("alone", None)):
+            found = audit(p, y, features=features)
+            line[name] = figures(found, wrong)
+            advised, fixed = line[name].pop("advised"), line[name].pop("fixed")
+            if advised is not None:
+                take = found.issues.p_wrong.to_numpy() > advised
+                after = np.where(take, fixed, y)
+                line[name] |= {"advised": advised, "after": float((after == clean).mean())}
+        line |= {"cleanlab": cleanlab(p, y, wrong), "versions": versions()}
+        lines.append(line)
+        print(told(line), flush=True)
+    options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary(lines)
+
+
+def told(line: dict[str, Any]) -> str:
+    own, other = line["panel"], line["cleanlab"]
+    low, high = own["rate"][1:]
+    sure = f"{own['sure_wrong']:.2f}" if own["sure"] else "-"
+    return (
+        f"{line['set']:44} {line['half'][0]} model {line['model']:.2f} wrong {line['wrong']:.3f} "
+        f"told {own['rate'][0]:.3f} [{low:.3f} {high:.3f}]{'' if own['covered'] else ' MISSED'} "
+        f"ece {own['ece']:.3f} ({line['alone']['ece']:.3f}) sure {own['sure']} {sure} "
+        f"ap {own['ap']:.3f} / {other['ap']:.3f} f1 {own['f1']:.3f} / {other['f1']:.3f} "
+        f"{'' if 'after' not in own else 'fixed at %.2f: %.3f' % (own['advised'], own['after'])}"
+    )
+
+
+def summary(lines: list[dict[str, Any]]) -> None:
+    for half in ("chosen on", "held out"):
+        some = [line for line in lines if line["half"] == half]
+        for name in ("panel", "alone"):
+            own = [line[name] for line in some]
+            ece = [f["ece"] for f in own]
+            sure = [f["sure_wrong"] for f in own if f["sure"] >= 30]
+            ap = [f["ap"] - line["cleanlab"]["ap"] for f, line in zip(own, some, strict=True)]
+            flags = [f["f1"] - line["cleanlab"]["f1"] for f, line in zip(own, some, strict=True)]
+            worse = [
+                f["after"] < 1 - line["wrong"]
+                for f, line in zip(own, some, strict=True)
+                if "after" in f
+            ]
+            print(
+                f"{half}, {name}: {len(own)} sets, ece {np.mean(ece):.3f} (worst {max(ece):.3f}), "
+                f"sure and wrong {min(sure, default=1):.2f} at worst, below .9 in "
+                f"{sum(s < 0.9 for s in sure)} of {len(sure)}, covered {np.mean([f['covered'] for f in own]):.2f}, "
+                f"ap {np.mean(ap):+.3f} (behind in {sum(a < -5e-4 for a in ap)}, by {-min(ap):.3f}), "
+                f"f1 {np.mean(flags):+.3f} (behind in {sum(a < -5e-4 for a in flags)}, by {-min(flags):.3f}), "
+                f"fixing advised {len(worse)}, harmful {sum(worse)}"
+            )
 
 
 def main() -> None:
@@ -333,10 +422,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("results/audit_sets.jsonl"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    make(options)
+    (make if options.task == "make" else score)(options)
 
 
 if __name__ == "__main__":

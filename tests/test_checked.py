@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from shutil import copy, copytree
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,8 @@ from test_review import Server
 from ytilde import BadInput, Classifier, Data, audit, readers
 from ytilde.auditing.checked import CHOSEN, DRAWN, NONE, OPEN, Checked, count, groups_by, interval
 from ytilde.auditing.recalibration import fit
-from ytilde.auditing.review import Review
+from ytilde.auditing.review import Log, Review
+from ytilde.auditing.review.log import Choice
 from ytilde.auditing.sampling import Reviewed, Sample, draw, known_rows, sequence
 from ytilde.data import IGNORE
 
@@ -321,6 +323,46 @@ def test_a_skipped_suspect_may_be_either():
     assert vague.high - vague.low == pytest.approx(told.high - told.low + 3, abs=1)
 
 
+def decided_in_a_review(run, decisions, **at_once):
+    """The review of a run after these rows got a class, were called bad, or were accepted."""
+    log = Log(run / "review.sqlite")
+    for row, label in decisions.items():
+        action = "bad" if label is None else "choose"
+        log.decide(f"row{row}", "tab", row, action, label, 0)
+    for request, rows in at_once.items():
+        log.decide_all(request, "tab", [Choice(row, "accept", label) for row, label in rows])
+    return Reviewed.of(run)
+
+
+def test_a_bad_item_counts_as_a_wrong_label_and_is_not_fixed(sure, tmp_path):
+    p, y, clean = sure
+    sample = draw(tmp_path, 100, np.arange(2000), audit(p, y).issues.p_wrong.to_numpy())
+    truth = {row: int(clean[row]) for row in sample.drawn.tolist()}
+    right = [row for row in truth if y[row] == clean[row]][:3]
+    without = audit(p, y, checked=decided_in_a_review(tmp_path, truth))
+    (tmp_path / "review.sqlite").unlink()
+    found = audit(p, y, checked=decided_in_a_review(tmp_path, truth | dict.fromkeys(right)))
+    assert found.checked.wrong == without.checked.wrong + 3
+    assert found.num_errors > without.num_errors
+    assert "3 rows of the sample are bad items and count as wrong." in found.notes
+    bad = found.issues.loc[right]
+    assert (bad.p_wrong == 1).all() and (bad.predicted_prob == 0).all() and bad.is_label_issue.all()
+    fixed = found.fixed_labels(above=0.5)
+    assert not fixed.fixed[right].any() and fixed.fixed.any()
+    assert (fixed.label[right] == fixed.given_label[right]).all()
+
+
+def test_rows_accepted_all_at_once_were_not_checked(sure, tmp_path):
+    p, y, clean = sure
+    plain = audit(p, y)
+    worst = plain.issues.sort_values("label_quality")["index"][:30].tolist()
+    first = {worst[0]: int(clean[worst[0]])}
+    rest = [(row, int((y[row] + 1) % 3)) for row in worst[1:]]
+    found = decided_in_a_review(tmp_path, first, all=rest)
+    assert found.decisions == first
+    assert (audit(p, y, checked=found).issues.label_quality[worst[1:]] > 0).all()
+
+
 def test_decisions_on_nothing_are_refused():
     rows = np.arange(10), 10, 2, np.arange(10)
     with pytest.raises(BadInput, match="row 10, but there are 10 rows"):
@@ -360,6 +402,30 @@ def audited(tmp_path_factory):
 def page(run, sample):
     found = readers.read(str(run.parent / "d.csv"))
     return Review(run, found.data, columns=found.schema.columns, sample=sample)
+
+
+def test_drawn_rows_are_in_no_pair_and_have_nothing_beside_them(audited, tmp_path):
+    run = tmp_path / "run"
+    copytree(audited[0], run)
+    copy(audited[0].parent / "d.csv", tmp_path / "d.csv")
+    plain = page(run, None)
+    suspects = set(plain.position)
+    pair = max(plain.pairs()["pairs"], key=lambda each: each["total"])
+    accepted = {"tab": "tab", "kind": "open", "request": "all", "only": None}
+    plain.accept_pair(accepted | {"pair": list(pair["pair"]), "open": pair["open"]})
+    view = page(run, 150)
+    drawn = {item["index"] for item in view.sample}
+    assert drawn & suspects and suspects - drawn
+    assert sum(each["total"] for each in view.pairs()["pairs"]) == len(suspects - drawn)
+    answer = view.next("tab")
+    seen = []
+    while (item := answer["item"]) and item["drawn"]:
+        assert answer["pair"] is None and not item["similar"]
+        seen.append(item["row"])
+        asked = {"tab": "tab", "kind": "open", "request": f"r{item['row']}", "row": item["row"]}
+        answer = view.decide(asked | {"seen": item["seen"], "action": "keep"})
+    assert set(seen) == drawn  # those accepted at once, unseen, come again
+    assert set(Reviewed.of(run).decisions) == drawn
 
 
 def test_the_sample_comes_first_and_the_audit_counts_by_it(audited):
@@ -432,8 +498,6 @@ def test_in_a_browser_random_rows_come_without_the_models_opinion(audited, brows
 
 
 def test_a_decision_on_no_row_ends_in_one_sentence(audited, tmp_path):
-    from ytilde.auditing.review import Log
-
     run, _, _ = audited
     log = Log(run / "review.sqlite")
     log.decide("nowhere", "tab", 300, "choose", 0, 0)

@@ -53,10 +53,13 @@ def test_figures_are_those_of_the_csv(demo):
 def test_report_holds_pictures_curves_and_measures(demo):
     folder, figures = demo
     text = (folder / "out" / "report.html").read_text(encoding="utf-8")
-    assert text.count("data:image/png") == 84
+    assert text.count('<img src="data:image/png') == 84
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert len(data["suspects"]) == figures["suspects"]  # every one can be searched
+    assert len(data["similar"]) == 60 and all(near[-1] for near in data["near"].values())
     assert "plain training" in text and "robust training" in text
     assert f"{100 * figures['recall']:.1f} %" in text
-    assert len(text) < 1_000_000
+    assert len(text) < 3_000_000
     assert "ytilde review" not in text and "--method elr" not in text  # no run; and elr it was
 
 

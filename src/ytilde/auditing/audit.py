@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ from ..outputs import check_replaceable
 from ..signing import sign
 from .checked import Count, check_checked, count
 from .context import ReportContext
-from .inputs import Array, as_numpy, check_labels, check_transition
+from .inputs import Array, as_numpy, check_features, check_labels, check_transition
 from .notes import NOTE_ASSUMPTION, Agreement, notes
+from .panel import panel
 from .readings import Evidence, fit_readings
 from .recalibration import recalibrate
 from .sampling import Reviewed
+from .similar import Similar, similar_rows
 from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
 
 
@@ -119,7 +122,8 @@ class Audit:
     def fixed_labels(self, above: float) -> pd.DataFrame:
         """The labels, with the suggestion in the place of those that are probably wrong.
 
-        A model at chance level (`at_chance`) fixes none.
+        A model at chance level (`at_chance`) fixes none, and a bad item of a review has no class
+        that could be put in its place.
 
         Args:
             above: the smallest p_wrong of a label that is replaced.
@@ -127,10 +131,19 @@ class Audit:
         if not 0 <= above <= 1:  # NaN too
             raise BadInput(f"above is a probability from 0 to 1, not {above}")
         sure = (self.issues.p_wrong > above) & (not self.at_chance)
+        sure &= self.issues.predicted_prob > 0
         label = self.issues.predicted_label.where(sure, self.issues.given_label)
         fix = label != self.issues.given_label
         columns = {"index": self.issues["index"], "label": label, "fixed": fix}
         return self._named(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
+
+    @cached_property
+    def similar(self) -> dict[int, Similar]:
+        """Rows to compare a suspect with, by its row; none where the context has no features."""
+        if self.context.features is None or self.at_chance:
+            return {}
+        suspects = worst_first(self.issues[self.issues.is_label_issue])
+        return similar_rows(self.issues, suspects, self.context.features)
 
     def with_classes(self, classes: Sequence[Any]) -> Audit:
         """The same in the classes' own values, one for each of `names`: 7 instead of "7"."""
@@ -184,10 +197,14 @@ class Audit:
         if self.context.ids is not None:
             ids = [own_text(self.context.ids[i]) for i in flagged["index"]]
             flagged = flagged.assign(id=ids)
+        issues = _records(flagged)
+        for issue in issues:
+            if near := self.similar.get(issue["index"]):
+                issue["similar"] = near._asdict()
         tables = {
             "per_class": _records(self.per_class),
             "pairs": _records(self.pairs),
-            "issues": _records(flagged),
+            "issues": issues,
         }
         everything = {
             "rows": len(self.issues),
@@ -249,6 +266,7 @@ def audit(
     *,
     transition: np.ndarray | Tensor | None = None,
     names: Sequence[str] | None = None,
+    features: np.ndarray | Tensor | pd.DataFrame | None = None,
     checked: Mapping[int, Any] | Sequence[Any] | np.ndarray | Reviewed | None = None,
     drawn: Sequence[float] | np.ndarray | None = None,
 ) -> Audit:
@@ -263,6 +281,9 @@ def audit(
             (see above).
         names: of the classes; None: the DataFrame's columns, if these are texts, or else the labels
             sorted.
+        features: numbers [N, ...] that describe the rows, such as embeddings. Neighbours and a
+            linear model then judge beside the model, without the row's label; that tells a weak
+            model from wrong labels, so give them wherever you can.
         checked: true labels of rows that somebody looked at, {row: label}, or one for each row (-1,
             None or NaN: not known). They are taken for a random sample; the count and its interval
             then rest on them and hold whatever the model is, and p_wrong is recalibrated.
@@ -284,8 +305,9 @@ def audit(
         names = columns if all(isinstance(name, str) for name in columns) else None
     given, names = check_labels(y, p, names)
     rows = np.flatnonzero(given != IGNORE)
-    evidence = Evidence(p, given, rows, check_transition(transition, p))
-    verdict = judge(evidence, fit_readings(evidence))
+    judges = () if features is None else panel(check_features(features, len(p)), given, p.shape[1])
+    evidence = Evidence(p, given, rows, check_transition(transition, p), judges)
+    verdict = judge(evidence)
     if checked is None:
         return _summary(evidence, verdict, names)
     return _with_checked(evidence, verdict, names, checked, drawn)
@@ -293,13 +315,11 @@ def audit(
 
 def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
     """How far the classes overlap: the share of rows whose likeliest class is expected not to be
-    the truth, even in the strict reading, which believes in clear classes wherever it can."""
+    the truth."""
     p = as_numpy(pred_probs, "pred_probs")
     given, _ = check_labels(y, p, None)
     evidence = Evidence(p, given, np.flatnonzero(given != IGNORE), None)
-    _, strict = fit_readings(evidence)
-    doubt = sum(len(part) - strict.clean(part).max(1).sum() for _, part, _, _ in evidence.chunks())
-    return float(doubt / len(evidence.rows))
+    return fit_readings(evidence).model_error
 
 
 def _with_checked(

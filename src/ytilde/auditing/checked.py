@@ -25,13 +25,15 @@ GROUPS = 10  # by p_wrong
 AT_LEAST = 5  # checked rows of a group; smaller ones join their neighbours
 STRATA = 50  # different probabilities of being drawn
 NONE, DRAWN, CHOSEN, OPEN = range(4)  # roles of rows, see Checked
+NO_CLASS = -2  # the truth of a bad item
 GOALS = (0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002, 0.001)  # half widths worth a sentence
 
 
 class Checked(NamedTuple):
     """Rows whose true label somebody looked up, of all N.
 
-    truth: the class, IGNORE where nobody knows it.
+    truth: the class, IGNORE where nobody knows it, NO_CLASS of a bad item, which belongs to none:
+        whatever its label is, it counts as a wrong one.
     role: DRAWN at random; CHOSEN: known, and chosen without a look at what was drawn; OPEN: chosen
         likewise, but left open; NONE: any other.
     group: rows of one group had equal chances of being drawn.

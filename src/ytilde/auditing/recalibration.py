@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data import IGNORE
-from .checked import CHOSEN, Checked
+from .checked import CHOSEN, NO_CLASS, Checked
 from .inputs import Array, Labels
 from .verdict import Verdict
 
@@ -97,13 +97,17 @@ def _suggestions(verdict: Verdict, y: Labels, p_wrong: Array, quality: Array) ->
 
 
 def _known(verdict: Verdict, truth: Labels, known: NDArray[np.bool_]) -> Verdict:
-    """The checked rows' true labels in the place of suggestions."""
-    predicted = np.where(known, truth, verdict.predicted)
+    """The checked rows' true labels in the place of suggestions.
+
+    A bad item keeps a suggestion, whose probability is 0.
+    """
+    is_named = known & (truth != NO_CLASS)
+    predicted = np.where(is_named, truth, verdict.predicted)
     freed = known & (verdict.runner_up == predicted)  # the truth was the runner-up
     runner_up = np.where(freed, verdict.predicted, verdict.runner_up)
     return verdict._replace(
         predicted=predicted,
-        predicted_prob=np.where(known, 1.0, verdict.predicted_prob),
+        predicted_prob=np.where(known, is_named, verdict.predicted_prob),
         runner_up=runner_up,
         runner_up_prob=np.where(known, 0.0, verdict.runner_up_prob),
     )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .. import checkpoint
 from ..data import IGNORE, BadInput, Data, plural
 from ..runfolder import REVIEW, SAMPLE
-from .checked import CHOSEN, DRAWN, NONE, OPEN, Checked, groups_by
+from .checked import CHOSEN, DRAWN, NO_CLASS, NONE, OPEN, Checked, groups_by
 from .inputs import Array
 
 Rows = NDArray[np.int64]
@@ -108,17 +108,26 @@ def sequence(group: Rows, seed: int) -> Rows:
 class Reviewed(NamedTuple):
     """What was decided in a review, and the sample that was drawn for it."""
 
-    decisions: Mapping[int, int | None]  # the true class of a row; None: skipped
+    decisions: Mapping[int, int | None]  # the true class of a row, or NO_CLASS; None: skipped
     sample: Sample | None
 
     @staticmethod
     def of(run: Path) -> Reviewed | None:
-        """The decisions that a run folder holds, if any."""
+        """The decisions that a run folder holds, if any.
+
+        Rows accepted all at once are left to the model: nobody looked at each of them. A bad item
+        has no true class, so its label is a wrong one.
+        """
         from .review.log import Log  # the review stands above the audit
 
         if not (run / REVIEW).exists():
             return None
-        decided = {row: d.label for row, d in Log(run / REVIEW).current().items()}
+        log = Log(run / REVIEW)
+        decided = {
+            row: NO_CLASS if decision.action == "bad" else decision.label
+            for row, decision in log.current().items()
+            if log.is_by_hand(decision)
+        }
         return Reviewed(decided, Sample.load(run)) if decided else None
 
     def of_rows(self, rows: Rows, total: int, num_classes: int, worst: Rows) -> Checked:
@@ -138,7 +147,7 @@ class Reviewed(NamedTuple):
         truth = np.full(len(rows), IGNORE, dtype=np.int64)
         seen = np.zeros(len(rows), dtype=bool)
         for row, label in self.decisions.items():
-            if label is not None and not 0 <= label < num_classes:
+            if label not in (None, NO_CLASS) and not 0 <= label < num_classes:
                 raise BadInput(f"the review's class {label} of row {row} is no class of the data")
             if not 0 <= row < total:
                 raise BadInput(
@@ -175,6 +184,9 @@ class Reviewed(NamedTuple):
                 f"{plural(skipped, 'row')} of the sample {'was' if skipped == 1 else 'were'} "
                 "skipped; the count takes them to be like the others."
             )
+        if bad := sum(self.decisions.get(row) == NO_CLASS for row in drawn):
+            are = "is a bad item and counts" if bad == 1 else "are bad items and count"
+            told.append(f"{plural(bad, 'row')} of the sample {are} as wrong.")
         return told
 
     def _drawn(self, place: Mapping[int, int], seen: NDArray[np.bool_]) -> tuple[Rows, Rows]:

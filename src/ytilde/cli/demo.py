@@ -70,7 +70,7 @@ def run_demo(out: Path, epochs: int | None = None) -> dict[str, float]:
         fitted[name] = clf = Classifier(method, **settings)
         _fit(console, f"({number}) {name}", clf, data, test)
     with _step(console, "(3) judging every label with a model that never saw it", FOLDS) as show:
-        clf = Classifier(ROBUST, **settings)
+        clf = fitted[NAMES[ROBUST]]  # the folds are fits of their own, with its settings
         found = clf.audit_data(data.without_clean(), folds=FOLDS, on_record=show)
     figures = _measure(fitted, found, data)
     figures["seconds"] = round(time.perf_counter() - began, 1)
@@ -181,6 +181,7 @@ def _write(
         title="Which of these 6,000 labels are wrong?",
         method=ROBUST,
         images=data.x,
+        features=found.context.features,
         history={name: clf.history_ for name, clf in fitted.items()},
         reliability=metrics.reliability(found.issues.p_wrong.to_numpy(), wrong, bins=10),
         measured={

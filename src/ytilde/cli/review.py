@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import BadInput
+from ..errors import BadInput, plural
 from .console import say
 from .options import Force
 
@@ -55,9 +55,12 @@ def review(
     shown: dict[str, Any] = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
     session = reviewing.Review(run, found.data, columns=columns, sample=sample, **shown)
     if export is not None:
-        number, changed = reviewing.export(session, export)
-        say(f"{number} labels written to {export}, {changed} of them changed by hand")
-        if changed:
+        written = reviewing.export(session, export)
+        changed = f"{written.labels} labels written to {export}, {written.changed} of them"
+        say(f"{changed} changed by hand")
+        if written.bad:
+            say(f"{plural(written.bad, 'bad item')}: the label is left empty there")
+        if written.changed or written.bad:
             say_relabel(config, export)
         return
     reviewing.serve(session, port, _say_address)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils.multiclass import unique_labels
@@ -18,13 +19,14 @@ from torch import Tensor, nn
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from ..auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
 from ..auditing.sampling import Reviewed
+from ..auditing.similar import Features, standardised
 from ..data import IGNORE, BadInput, Batch, Data, few
 from ..data.images import without_unreadable
 from ..data.readers import fingerprint
 from ..encoders.encoder import Encoder
 from ..engine import Record, choose_device
 from ..hashing import hash_of
-from ..method import Method, unseen
+from ..method import Method, Net, unseen
 from .files import plain_fields
 from .inputs import as_plain, check_inputs, check_labels, check_training
 from .training import train
@@ -105,11 +107,28 @@ def audit_data(
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
     found.context.method = clf._method_name()
+    found.context.features = _features(clf, data)
     if len(data.shape) > 1:
         found.context.images = data.x
     else:
         found.context.rows = data.x  # type: ignore[assignment]
     return found
+
+
+def _features(clf: Classifier, data: Data) -> Features | None:
+    """By which similar rows are found: a table's own values, or what the network makes of a
+    picture; nothing for pictures before there is a network."""
+    net: Any = getattr(getattr(clf, "method_", None), "net", None)
+    if len(data.shape) > 1 and (not isinstance(net, Net) or data.shape != clf.shape_):
+        return None
+
+    def of(rows: Sequence[int]) -> Tensor:
+        part = data.rows(torch.as_tensor(rows))
+        if len(data.shape) == 1:
+            return standardised(torch.as_tensor(part.x))
+        return clf._trainer().map(lambda b: F.normalize(net.features(b.x).float()), part)
+
+    return of
 
 
 def _key(clf: Classifier, data: Data, folds: int, encoder: Encoder | None) -> str:
