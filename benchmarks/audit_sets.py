@@ -140,9 +140,7 @@ def _patches(n: int, filters: int = 300) -> np.ndarray:
     generator = torch.Generator().manual_seed(0)
     at = torch.randint(0, 27, (filters, 2), generator=generator)
     rows = torch.randint(0, n, (filters,), generator=generator)
-    weight = torch.stack(
-        [x[r, :, i : i + 6, j : j + 6] for r, (i, j) in zip(rows, at, strict=True)]
-    )
+    weight = torch.stack([x[r, :, i : i + 6, j : j + 6] for r, (i, j) in zip(rows, at, strict=True)])
     weight = weight - weight.mean((1, 2, 3), keepdim=True)
     weight /= weight.flatten(1).norm(dim=1)[:, None, None, None] + 1
     out = []
@@ -314,9 +312,7 @@ def make(options: argparse.Namespace) -> None:
         kept = {key: value.astype(np.float32) for key, value in arrays.items()}
         np.savez(path, y=given, clean=clean, **kept)
         right = (first.argmax(1) == clean).mean()
-        print(
-            f"{name_of(entry)}: wrong {(given != clean).mean():.3f}, model {right:.3f}", flush=True
-        )
+        print(f"{name_of(entry)}: wrong {(given != clean).mean():.3f}, model {right:.3f}", flush=True)
 
 
 def figures(found: Any, wrong: np.ndarray) -> dict[str, Any]:
@@ -358,11 +354,7 @@ def score(options: argparse.Namespace) -> None:
         p, y, clean = arrays["p"].astype(np.float64), arrays["y"], arrays["clean"]
         p, wrong = p / p.sum(1, keepdims=True), y != clean
         line: dict[str, Any] = {"set": name_of(entry), "half": ("chosen on", "held out")[place % 2]}
-        line |= {
-            "n": len(y),
-            "wrong": float(wrong.mean()),
-            "model": float((p.argmax(1) == clean).mean()),
-        }
+        line |= {"n": len(y), "wrong": float(wrong.mean()), "model": float((p.argmax(1) == clean).mean())}
         x, _ = source(entry[0], int(entry[1]))
         for name, features in (("panel", x), ("alone", None)):
             found = audit(p, y, features=features)
@@ -401,11 +393,7 @@ def summary(lines: list[dict[str, Any]]) -> None:
             sure = [f["sure_wrong"] for f in own if f["sure"] >= 30]
             ap = [f["ap"] - line["cleanlab"]["ap"] for f, line in zip(own, some, strict=True)]
             flags = [f["f1"] - line["cleanlab"]["f1"] for f, line in zip(own, some, strict=True)]
-            worse = [
-                f["after"] < 1 - line["wrong"]
-                for f, line in zip(own, some, strict=True)
-                if "after" in f
-            ]
+            worse = [f["after"] < 1 - line["wrong"] for f, line in zip(own, some, strict=True) if "after" in f]
             print(
                 f"{half}, {name}: {len(own)} sets, ece {np.mean(ece):.3f} (worst {max(ece):.3f}), "
                 f"sure and wrong {min(sure, default=1):.2f} at worst, below .9 in "
