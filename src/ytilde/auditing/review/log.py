@@ -41,9 +41,9 @@ CREATE TABLE decisions (
   digest TEXT,
   UNIQUE (request, row)
 )"""
-_BROKEN = (sqlite3.Error, UnicodeDecodeError)  # the second: of a message that quotes damaged text
 COLUMNS = "id, request, tab, row, action, label, undoes, at"
 LINES = f"SELECT {COLUMNS}{{}} FROM decisions WHERE id > ? ORDER BY id"
+_BROKEN = (sqlite3.Error, UnicodeDecodeError)  # the second: of a message that quotes damaged text
 
 
 class Decision(NamedTuple):
