@@ -6,8 +6,8 @@
 A set is a source (real pictures, tables and texts at hand), a number of rows, a noise and a model
 that somebody might use. `make` keeps the model's out-of-fold probabilities [N, K] in two versions
 (two seeds: other folds, other initialisation), what the neighbours' labels say [N, K], the given
-labels and the true ones, which `score` alone reads. Sets at even places of SETS are those that the
-audit's constants were chosen on, those at odd places are reported.
+labels and the true ones, which `score` alone reads. Of the sets of each kind of noise every other
+one is reported only (`held_out`); the audit's constants were chosen on the rest.
 """
 
 from __future__ import annotations
@@ -294,6 +294,11 @@ def votes(x: np.ndarray, y: np.ndarray, k: int = 15) -> np.ndarray:
     return (count + 1 / classes) / (k + 1)
 
 
+def held_out(entry: tuple[str, ...]) -> bool:
+    kind = entry[3].partition(":")[0]
+    return [e for e in SETS if e[3].partition(":")[0] == kind].index(entry) % 2 == 1
+
+
 def name_of(entry: tuple[str, ...]) -> str:
     return "-".join(entry).replace(":", "_")
 
@@ -346,14 +351,14 @@ def cleanlab(p: np.ndarray, y: np.ndarray, wrong: np.ndarray) -> dict[str, float
 
 def score(options: argparse.Namespace) -> None:
     lines = []
-    for place, entry in enumerate(SETS):
+    for entry in SETS:
         path = options.folder / f"{name_of(entry)}.npz"
-        if not path.exists():
+        if not path.exists() or (options.half and held_out(entry) != (options.half == "held")):
             continue
         arrays = np.load(path)
         p, y, clean = arrays["p"].astype(np.float64), arrays["y"], arrays["clean"]
         p, wrong = p / p.sum(1, keepdims=True), y != clean
-        line: dict[str, Any] = {"set": name_of(entry), "half": ("chosen on", "held out")[place % 2]}
+        line: dict[str, Any] = {"set": name_of(entry), "half": ("chosen on", "held out")[held_out(entry)]}
         line |= {"n": len(y), "wrong": float(wrong.mean()), "model": float((p.argmax(1) == clean).mean())}
         x, _ = source(entry[0], int(entry[1]))
         for name, features in (("panel", x), ("alone", None)):
@@ -385,7 +390,7 @@ def told(line: dict[str, Any]) -> str:
 
 
 def summary(lines: list[dict[str, Any]]) -> None:
-    for half in ("chosen on", "held out"):
+    for half in sorted({line["half"] for line in lines}):
         some = [line for line in lines if line["half"] == half]
         for name in ("panel", "alone"):
             own = [line[name] for line in some]
@@ -410,6 +415,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("--half", choices=("chosen", "held"))
     parser.add_argument("--out", type=Path, default=Path("results/audit_sets.jsonl"))
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -26,7 +26,10 @@ from .pretrain import pretrain
 from .relabel import relabel
 from .review import review
 
-AGAIN = {"bench": "; run the same command again to continue"}  # what is done stays done
+INTERRUPTED = {  # what is done stays done
+    "bench": "interrupted; run the same command again to continue",
+    "audit": "stopped; the same command goes on",
+}
 
 
 class Group(TyperGroup):
@@ -36,8 +39,7 @@ class Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            again = AGAIN.get(ctx.invoked_subcommand, "")
-            raise Interrupted(f"interrupted{again}") from None
+            raise Interrupted(INTERRUPTED.get(ctx.invoked_subcommand, "interrupted")) from None
 
 
 app = typer.Typer(
@@ -68,6 +70,7 @@ def options(
 
 GROUPED: dict[Any, Any] = {
     fit: {"cls": FitCommand, "context_settings": EXTRA},
+    audit: {"cls": FitCommand, "context_settings": EXTRA},
     pretrain: {"cls": GroupedCommand, "context_settings": EXTRA},
 }
 COMMANDS = (

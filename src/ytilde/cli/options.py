@@ -83,6 +83,43 @@ Backbone = Annotated[
         rich_help_panel=METHOD,
     ),
 ]
+TestData = Annotated[
+    str | None,
+    typer.Option(
+        "--test", help="test data, for evaluation only, never trained on", rich_help_panel=DATA
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="refuse unreadable images", rich_help_panel=DATA)
+]
+MethodName = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        help="see `ytilde methods`; auto tries a short list and keeps the best",
+        rich_help_panel=METHOD,
+    ),
+]
+EncoderFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--encoder",
+        help="encoder to start the networks from, made by `ytilde pretrain`",
+        rich_help_panel=METHOD,
+    ),
+]
+Pretrain = Annotated[
+    str | None,
+    typer.Option(
+        "--pretrain",
+        help="make such an encoder first: simclr[:epochs=100,...]",
+        rich_help_panel=METHOD,
+    ),
+]
+OutFolder = Annotated[
+    Path | None,
+    typer.Option("--out", help="run folder; default: a new one in runs/", rich_help_panel=OUTPUT),
+]
 Force = Annotated[
     bool,
     typer.Option(

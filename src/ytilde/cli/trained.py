@@ -26,6 +26,8 @@ def load_model(run: Path) -> tuple[Classifier, dict[str, Any]]:
     if not run.is_dir():
         return Classifier.load(run), {}
     config = load_config(run)
+    if config.get("probabilities"):
+        raise BadInput(f"{run} audits probabilities that were made elsewhere; it has no model")
     if not (run / MODEL).exists():
         raise BadInput(
             f"{run} is unfinished and has no model yet; run the command that started it again, "
@@ -42,7 +44,9 @@ def load_config(run: Path) -> dict[str, Any]:
     try:
         for key in ("source", "data_root", "label", "clean_label", "image_column", "noise"):
             config[key]
-        Recipe(**config["recipe"]), schema_of(config), config["fingerprint"]
+        if not config.get("probabilities"):
+            Recipe(**config["recipe"]), schema_of(config)
+        config["fingerprint"]
     except (KeyError, TypeError) as error:
         by = config.get("versions", {}).get("ytilde", "another version")
         raise BadInput(
@@ -56,21 +60,28 @@ def schema_of(config: dict[str, Any]) -> readers.Schema | None:
 
 
 def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
-    """What a run was trained on, with the labels it saw."""
-    source, votes = str(from_start(config["source"], config)), config.get("annotations")
+    """What a run was trained on, with the labels it saw; or the probabilities that it audits."""
+    source, pattern = from_start(config["source"], config), config.get("probabilities")
+    ids = config.get("id_column", NONE)  # runs of 0.1 had ids among their features
     options: dict[str, Any] = {
         "data_root": from_start(config["data_root"], config),
         "drop": config.get("drop") or (),
-        "id_column": config.get("id_column", NONE),  # runs of 0.1 had ids among their features
+        "id_column": ids,
         **{key: config[key] for key in ("clean_label", "image_column")},
     }
-    if votes:
+    assert source is not None
+    if pattern:
+        found = readers.read_probabilities(source, pattern, label=config["label"], id_column=ids)
+    elif votes := config.get("annotations"):
         votes = votes | {"path": from_start(votes["path"], config)}
         found = read_annotated(source, votes, **options, strict=False)
     else:
         found = readers.read(source, **options, label=config["label"])
     if found.fingerprint != config["fingerprint"]:
-        raise BadInput(f"{config['source']} has changed since {run} was trained; fit it again")
+        then, again = ("audited", "audit") if pattern else ("trained", "fit")
+        raise BadInput(f"{config['source']} has changed since {run} was {then}; {again} it again")
+    if pattern:
+        return found
     data, _ = corrupt(found.data, config["noise"], Recipe(**config["recipe"]))
     return replace(found, data=data)
 

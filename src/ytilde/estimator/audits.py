@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
-from ..auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
+from ..auditing.crossfit import Answers, FoldFit, Folds, kept_or_made, out_of_fold, single_rows
 from ..auditing.sampling import Reviewed
 from ..auditing.similar import Features, standardised
 from ..data import IGNORE, BadInput, Batch, Data, few
@@ -90,6 +90,8 @@ def audit_data(
     keep: Path | None,
     encoder: Encoder | None,
     checked: Mapping[int, int] | Reviewed | None,
+    folder: Path | None,
+    on_start: Callable[[int], None],
 ) -> Audit:
     """The audit of a Data."""
     if data.y.dim() > 1:
@@ -102,11 +104,17 @@ def audit_data(
     else:
         seed = clf.random_state if isinstance(clf.random_state, int) else 0
         encoder = encoder or clf._load_encoder()
+        key = _key(clf, data, folds, encoder) if keep or folder else ""
+        kept = Folds(folder, key) if folder else None
+        fit = _fold_fit(clf, data, encoder)
         answers, notes = kept_or_made(
             keep,
-            lambda: _key(clf, data, folds, encoder),
-            lambda: out_of_fold(data, folds, seed, _fold_fit(clf, data, encoder), on_record),
+            key,
+            lambda: out_of_fold(data, folds, seed, fit, on_record, kept, on_start),
         )
+        if kept:
+            kept.clear()
+            notes += kept.notes
         notes += single_rows(data)
     if isinstance(checked, Mapping) and unread:
         gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
@@ -200,11 +208,14 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None) -> FoldFit:
     """How a fold is trained: as all of the data would be, though it has fewer rows."""
     whole = clone(clf)._recipe(data)
 
-    def fit(part: Data, on_record: Callable[[Record], None]) -> Callable[[Data], Answers]:
+    def fit(
+        part: Data, on_record: Callable[[Record], None], folder: Path | None
+    ) -> Callable[[Data], Answers]:
         fitted = clone(clf).set_params(val=whole.val, keep=whole.keep)
         if clf._is_auto():
             fitted.set_params(method=clf._method_name())  # one race is enough
-        train(fitted, part, encoder=encoder, on_record=on_record)
+        options: Any = {"folder": folder, "resume": True} if folder else {}
+        train(fitted, part, encoder=encoder, on_record=on_record, **options)
         if fitted.interrupted_:
             raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
         return lambda rest: _answers(fitted, rest)

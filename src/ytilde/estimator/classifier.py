@@ -462,6 +462,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         keep: Path | None = None,
         encoder: Encoder | None = None,
         checked: Mapping[int, int] | Reviewed | None = None,
+        folder: Path | None = None,
+        on_start: Callable[[int], None] = lambda left: None,
     ) -> Audit:
         """The audit of a Data (which may be lazy); images that cannot be read are left out.
 
@@ -472,11 +474,15 @@ class Classifier(ClassifierMixin, BaseEstimator):
             keep: a file for what these fits say, so that the next audit of the same needs none.
             encoder: what the file `self.encoder` holds, where it has been read already.
             checked: true classes of rows drawn at random, or the decisions of a review.
+            folder: of a run, which keeps each fold as it ends, and the checkpoints of the one in
+                training: an audit that was stopped goes on there, to the same verdict.
+            on_start: hears how many folds are left to train, before the first is.
 
         Returns:
             The verdict on every label.
         """
-        return audits.audit_data(self, data, folds, on_record, keep, encoder, checked)
+        more = (keep, encoder, checked, folder, on_start)
+        return audits.audit_data(self, data, folds, on_record, *more)
 
     # ---- files --------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from .convert import as_array, plain_tensor
 from .dispatch import read
 from .labels import class_name, encode, label_array
 from .objects import Items
+from .probabilities import read_probabilities
 from .source import Schema, Source
 from .tables import CATEGORIES, TABLES, label_column, read_features
 from .texts import array_texts, file_texts
@@ -31,6 +32,7 @@ __all__ = [
     "plain_tensor",
     "read",
     "read_features",
+    "read_probabilities",
     "read_votes",
     "split",
 ]

@@ -196,7 +196,8 @@ def _id_columns(
             raise BadInput(f"{named!r} holds the labels of {what}; name another column as the id")
         return [named]
     picture = _image_column(features, options, what)
-    found = find_ids(features.drop(columns=[] if picture is None else [picture]))
+    others = features.drop(columns=[] if picture is None else [picture])
+    found = find_ids(others, all_may_be=picture is not None)
     if found:
         one = len(found) == 1
         options.notes.append(
