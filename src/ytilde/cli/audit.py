@@ -178,16 +178,7 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
     from ..auditing.items import table
     from ..auditing.sampling import known_rows
     from ..outputs import check_no_links
-    from ..runfolder import (
-        ANNOTATORS,
-        AUDIT,
-        FOLDS,
-        ISSUES,
-        LABELS,
-        REPORT,
-        VOTES,
-        RunFolder,
-    )  # fmt: skip
+    from ..runfolder import ANNOTATORS, AUDIT, FOLDS, ISSUES, LABELS, REPORT, VOTES, RunFolder
     from .console import Bar, say
     from .runs import Run
     from .trained import load_model, run_inputs, same_encoder, training_data
@@ -279,9 +270,9 @@ def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> 
     result.to_json(run / AUDIT, force=True)
     result.to_html(run / REPORT, force=True)
     written = [run / ISSUES, run / REPORT]
-    ids = result.context.ids
     for name, crowd in ((ANNOTATORS, result.annotators), (VOTES, result.votes)):
         if crowd is not None:
+            ids = result.context.ids
             if ids and "item" in crowd:  # the audit knows rows by their numbers
                 crowd = crowd.assign(item=[ids[int(row)] for row in crowd["item"]])
             write_csv(run / name, crowd.round(6))

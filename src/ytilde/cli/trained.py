@@ -61,22 +61,22 @@ def schema_of(config: dict[str, Any]) -> readers.Schema | None:
 
 def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
     """What a run was trained on, with the labels it saw; or the probabilities that it audits."""
-    source, pattern = str(from_start(config["source"], config)), config.get("probabilities")
-    votes, ids = config.get("annotations"), config.get("id_column", NONE)  # 0.1: ids as features
+    source, pattern = from_start(config["source"], config), config.get("probabilities")
+    ids = config.get("id_column", NONE)  # runs of 0.1 had ids among their features
+    options: dict[str, Any] = {
+        "data_root": from_start(config["data_root"], config),
+        "drop": config.get("drop") or (),
+        "id_column": ids,
+        **{key: config[key] for key in ("clean_label", "image_column")},
+    }
+    assert source is not None
     if pattern:
         found = readers.read_probabilities(source, pattern, label=config["label"], id_column=ids)
+    elif votes := config.get("annotations"):
+        votes = votes | {"path": from_start(votes["path"], config)}
+        found = read_annotated(source, votes, **options, strict=False)
     else:
-        options: dict[str, Any] = {
-            "data_root": from_start(config["data_root"], config),
-            "drop": config.get("drop") or (),
-            "id_column": ids,
-            **{key: config[key] for key in ("clean_label", "image_column")},
-        }
-        if votes:
-            votes = votes | {"path": from_start(votes["path"], config)}
-            found = read_annotated(source, votes, **options, strict=False)
-        else:
-            found = readers.read(source, **options, label=config["label"])
+        found = readers.read(source, **options, label=config["label"])
     if found.fingerprint != config["fingerprint"]:
         then, again = ("audited", "audit") if pattern else ("trained", "fit")
         raise BadInput(f"{config['source']} has changed since {run} was {then}; {again} it again")

@@ -42,10 +42,7 @@ GOES_ON = "the same command goes on"
 
 @dataclass(frozen=True)
 class FitRequest:
-    """The options of `fit`, as they were given; words: those of the method and of the recipe.
-
-    annotations: votes instead of labels; item, annotator and then label too are columns of theirs.
-    """
+    """The options of `fit`, as they were given; words: those of the method and of the recipe."""
 
     source: str
     label: str | None
@@ -65,9 +62,7 @@ class FitRequest:
     words: list[str]
     out_folder: Path | None
     force: bool
-    annotations: Path | None = None
-    item: str | None = None
-    annotator: str | None = None
+    annotations: dict[str, str | None] | None = None  # votes: their path, and their columns
 
 
 def train_run(
@@ -94,11 +89,9 @@ def train_run(
     resume = resume or (goes_on and _has_run(out_folder) and not asked.force)
     begun = Run.config(out_folder) if resume and out_folder and _has_run(out_folder) else None
     ids = "none" if begun and "id_column" not in begun else asked.id_column  # 0.1: as features
-    voted = _annotations(asked)
-    if voted:  # --label is then a column of the votes
-        read["label"] = None
-    how = {"strict": asked.strict, "id_column": ids, "annotations": voted}
-    found = read_source(source, asked.data_root, **how, **read)
+    how: dict[str, Any] = {"strict": asked.strict, "id_column": ids}
+    voted = asked.annotations
+    found = read_source(source, asked.data_root, annotations=voted, **how, **read)
     data = found.data
     if voted and method != "crowd":
         say(f"note: {method} trains on the consensus; --method crowd learns from the votes")
@@ -127,9 +120,8 @@ def train_run(
     resume = resume or (goes_on and not out_folder and _has_run(folder))
     paths = [value for value in fields.values() if isinstance(value, str)]
     paths += [word.removeprefix("weights=") for word in asked.backbone.replace(":", ",").split(",")]
-    inputs = input_paths(
-        source, asked.data_root, asked.test, asked.encoder, asked.annotations, *paths
-    )
+    paths += [str(voted["path"])] if voted else []
+    inputs = input_paths(source, asked.data_root, asked.test, asked.encoder, *paths)
     with Run.open(folder, config, resume=resume, force=asked.force, inputs=inputs) as run:
         stop_on_sigterm(GOES_ON if goes_on else RESUME)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -216,19 +208,6 @@ def _as_begun(begun: dict[str, Any] | None, settings: dict[str, Any]) -> dict[st
     if "val" in settings or not isinstance(recipe, dict) or "val" not in recipe:
         return {}
     return {"val": recipe["val"]}
-
-
-def _annotations(asked: FitRequest) -> dict[str, str | None] | None:
-    """Where the votes are, as a run remembers it."""
-    item, annotator = asked.item, asked.annotator
-    if asked.annotations is None:
-        if item or annotator:
-            raise BadInput("--item and --annotator are columns of the votes; give --annotations")
-        return None
-    if asked.noise:
-        raise BadInput("--noise corrupts one label a row; votes are wrong enough, leave it out")
-    path = str(asked.annotations)
-    return {"path": path, "item": item, "annotator": annotator, "label": asked.label}
 
 
 def _check_task(task: str | None, data: Data, source: str) -> None:
