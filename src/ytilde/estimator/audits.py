@@ -159,7 +159,7 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None) -> FoldFit:
         fitted = clone(clf).set_params(val=whole.val, keep=whole.keep)
         if clf._is_auto():
             fitted.set_params(method=clf._method_name())  # one race is enough
-        options = {"folder": folder, "resume": True} if folder else {}
+        options: Any = {"folder": folder, "resume": True} if folder else {}
         train(fitted, part, encoder=encoder, on_record=on_record, **options)
         if fitted.interrupted_:
             raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
