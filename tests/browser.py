@@ -62,7 +62,7 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def until(self, code, seconds=20):
+    def until(self, code, seconds=120):
         """The value of this code once it is true; it fails when that takes too long."""
         end = time.monotonic() + seconds
         while not (value := self.eval(code)):
@@ -101,4 +101,4 @@ def start(folder):
     browser = Browser(program, folder)
     yield browser
     browser.process.terminate()
-    browser.process.wait(20)
+    browser.process.wait(120)

@@ -284,7 +284,7 @@ def test_of_processes_at_the_same_time_one_makes_the_encoder(tmp_path):
     for process in both:
         process.start()
     for process in both:
-        process.join(60)
+        process.join(300)
     assert sorted(queue.get() for _ in both) == [0, 3]
 
 

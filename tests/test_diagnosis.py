@@ -170,7 +170,7 @@ def test_a_column_of_texts_is_a_category():
 @pytest.mark.parametrize(
     ("features", "labels", "words"),
     [
-        (np.zeros((200, 3)), np.zeros(100), "one label a row"),
+        (np.zeros((200, 3)), np.zeros(100), "one label per row"),
         (np.full((200, 3), np.nan), np.arange(200) % 2, "NaN"),
         (np.zeros((20, 3)), np.arange(20) % 2, "at least 100"),
         (np.zeros((200, 3)), np.zeros(200, dtype=int), "at least 100"),

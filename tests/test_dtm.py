@@ -469,7 +469,7 @@ def test_pixels_are_refused():
     y = torch.zeros(8, 16, 16, dtype=torch.int64)
     data = Data(torch.rand(8, 3, 16, 16, generator=gen()), y, 2)
     for name, fields in (("dtm", {}), ("lra", {"k": 2})):
-        with pytest.raises(BadInput, match="one label a row"):
+        with pytest.raises(BadInput, match="one label per row"):
             fit_method(
                 create(name, features="raw", **fields), data, replace(RECIPE, epochs=1, val=0.0)
             )
@@ -524,8 +524,10 @@ def test_lra_survives_noise_and_its_file(tmp_path):
 def test_k_must_leave_neighbours():
     with pytest.raises(BadInput, match="k of lra is 0"):
         fit("lra", k=0)
-    with pytest.raises(BadInput, match="k of lra must be below the number of rows"):
-        fit("lra", k=100_000)
+    spec = make_spec(blobs(n=20), BACKBONE, RECIPE)
+    create("lra", k=19).build(spec)  # a row is no neighbour of itself
+    with pytest.raises(BadInput, match="k of lra must be below the number of rows, 20, not 20"):
+        create("lra", k=20).build(spec)
 
 
 def test_stages_on_features_can_be_captured():

@@ -168,7 +168,7 @@ def test_balance_leaves_ignored_rows_out(model):
 
 def test_balance_of_pixels_is_refused(model):
     data = replace(blobs(60), y=torch.zeros(60, 2, 2, dtype=torch.int64))
-    with pytest.raises(BadInput, match="one label a row"):
+    with pytest.raises(BadInput, match="one label per row"):
         train(model, data, replace(RECIPE, balance=True))
 
 

@@ -207,7 +207,7 @@ def test_an_audit_of_the_wrong_shape_is_one_sentence():
     with pytest.raises(BadInput, match="30 labels for 5 rows"):
         clf.audit(x[:5], y, folds=0)
     maps = np.zeros((4, 8, 8), int)
-    with pytest.raises(BadInput, match="one label a row"):
+    with pytest.raises(BadInput, match="one label per row"):
         clf.audit(np.zeros((4, 1, 8, 8)), maps)
 
 

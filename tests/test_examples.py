@@ -20,7 +20,7 @@ def test_example(path, tmp_path):
     command = [sys.executable, str(path), "--tiny", "--out", str(picture)]
     own = {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, timeout=300
+        command, cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, timeout=1200
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip(), "an example says what it found"

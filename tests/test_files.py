@@ -103,7 +103,7 @@ def test_a_pipe_is_written_into(tmp_path):
     reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
     reader.start()
     files.write_text(tmp_path / "pipe", "all of it")
-    reader.join(10)
+    reader.join(120)
     assert read == ["all of it"] and stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert os.listdir(tmp_path) == ["pipe"]
 

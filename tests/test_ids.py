@@ -187,7 +187,7 @@ def test_relabel_finds_the_rows_by_their_ids(audited, tmp_path):
     changed = pd.read_csv(labels, dtype=str).set_index("id")
     for order in (frame, frame.sort_values("size"), frame[frame.columns[::-1]].iloc[::-1]):
         order.to_csv(tmp_path / "d.csv", index=False)
-        rows, number = relabel(tmp_path / "d.csv", labels, tmp_path / "new.csv", force=True)
+        rows, number, _ = relabel(tmp_path / "d.csv", labels, tmp_path / "new.csv", force=True)
         after = pd.read_csv(tmp_path / "new.csv", dtype=str)
         assert (rows, number) == (N, int((changed.fixed == "True").sum())) and number > 5
         assert after.label.tolist() == changed.label[after.patient].tolist()

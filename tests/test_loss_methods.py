@@ -474,7 +474,7 @@ def test_sop_plus_jitters_features_by_their_spread():
 @pytest.mark.parametrize("name", ["elr", "elr_plus", "sop", "sop_plus", "truncated_gce"])
 def test_state_a_row_refuses_pixel_labels(name):
     data = Data(torch.rand(4, 3, 8, 8), torch.zeros(4, 8, 8, dtype=torch.long), K)
-    with pytest.raises(BadInput, match=f"{name} needs one label a row"):
+    with pytest.raises(BadInput, match=f"{name} needs one label per row"):
         fit_method(create(name), data, RECIPE)
 
 

@@ -553,9 +553,9 @@ def test_bad_arguments():
         noise.classwise(y, 3, rates=[0.1, 0.2], generator=gen())
     with pytest.raises(BadInput, match="setting or rates"):
         noise.classwise(y, 10, rates=[0.1] * 10, setting="main", generator=gen())
-    with pytest.raises(BadInput, match="one label an input"):
+    with pytest.raises(BadInput, match="one label per input"):
         noise.instance(torch.rand(4, 2), y, 3, rate=0.1, generator=gen())
-    with pytest.raises(BadInput, match="one label an input"):
+    with pytest.raises(BadInput, match="one label per input"):
         noise.instance(torch.rand(3, 2), y[:, None], 3, rate=0.1, generator=gen())
     for features in noise.FEATURES:
         x = torch.tensor([[0.0], [float("nan")], [1.0]])

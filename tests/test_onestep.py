@@ -299,10 +299,23 @@ def test_probabilities_of_another_model(tmp_path, kind, ids):
     assert list(item["values"][0]) == ["size", str(size[item["row"]])]
     ytilde("review", run, "--export", "labels.csv", cwd=tmp_path)
     assert pd.read_csv(tmp_path / "labels.csv", dtype=str).id.tolist() == [str(c) for c in codes]
-    rows, changed = relabel(
+    rows, changed, _ = relabel(
         tmp_path / f"p.{kind}", run / "labels.csv", tmp_path / f"n.{kind}", "animal"
     )
     assert (rows, changed) == (N, len(flagged))
+
+
+def test_a_random_sample_of_probabilities_counts(tmp_path):
+    """The audit says to review a sample, and then counts by it, with no model of its own."""
+    write_probabilities(tmp_path / "p.csv")
+    asked = ("audit", "p.csv", "--probabilities", "p_*", "--label", "animal", "--out", "run")
+    assert "next: ytilde review run --sample 100" in ytilde(*asked, cwd=tmp_path).stdout
+    found = read_probabilities(tmp_path / "p.csv", "p_*", label="animal")
+    view = review.Review(tmp_path / "run", found.data, sample=30)
+    for item in view.sample:
+        row = item["index"]
+        view.log.decide(f"r{row}", "tab", row, "keep", item["given"], 0)
+    assert "checked by hand: 30 rows" in ytilde(*asked, cwd=tmp_path).stdout
 
 
 def test_probabilities_from_arrays(tmp_path):

@@ -279,7 +279,7 @@ def test_what_does_not_fit_is_refused_before_training():
     with pytest.raises(BadInput, match="does not work on features"):
         built("promix", strong="randaugment3")
     maps = Data(torch.rand(4, 1, 8, 8), torch.zeros(4, 8, 8, dtype=torch.long), 2)
-    with pytest.raises(BadInput, match="one label a row"):
+    with pytest.raises(BadInput, match="one label per row"):
         fit_method(create("promix"), maps, replace(RECIPE, val=0.0), backbone="unet:width=4")
 
 

@@ -339,7 +339,7 @@ def with_nan() -> np.ndarray:
         (np.array([["a"], ["b"]]), [0, 1], "instead of numbers"),
         (np.full((2, 1, 4, 4), 2.0), [0, 1], "floats from 0 to 1"),
         (np.full((2, 1, 4, 4), 256), [0, 1], "0 to 255"),
-        (np.zeros((2, 1, 4, 4)), np.ones((2, 5, 5), int), "one label a row, or one a pixel"),
+        (np.zeros((2, 1, 4, 4)), np.ones((2, 5, 5), int), "one label per row, or one per pixel"),
         (np.zeros((2, 3)), [0.5, 1], "whole numbers"),
     ],
 )

@@ -32,7 +32,7 @@ def test_only_the_fixed_labels_change(tmp_path):
     data.write_text(TEXT)
     old = ["+", "=f(1)", "+"]
     labels = labels_of(tmp_path / "labels.csv", old, ["=f(1)", "=f(1)", "+"])
-    assert relabel(data, labels, out) == (3, 1)
+    assert relabel(data, labels, out) == (3, 1, 0)
     before, after = texts(data), texts(out)
     assert after.label.tolist() == ["=f(1)", "=f(1)", "+"]
     assert before.drop(columns="label").equals(after.drop(columns="label"))
@@ -47,7 +47,7 @@ def test_a_text_keeps_every_other_character(tmp_path):
     for end in ("", "\r\n", "\r\n\r\n"):
         data.write_bytes((text + end).encode())
         labels = labels_of(tmp_path / "labels.csv", ["p", "q", "p"], ["q", "p", "p"])
-        assert relabel(data, labels, out, force=True) == (3, 2)
+        assert relabel(data, labels, out, force=True) == (3, 2, 0)
         wanted = (text + end).replace('"p"', '"q"').replace('y",q', 'y",p')
         assert out.read_bytes() == wanted.encode()
 
@@ -75,7 +75,7 @@ def test_separators_stay_and_rows_may_come_in_any_order(name, sep, tmp_path):
     frame = pd.DataFrame({"kind": ["a", "b", "a", "b"], "x": ["1,5", "2", "3", "4"]})
     frame.to_csv(data, sep=sep, index=False)
     some = labels_of(tmp_path / "labels.csv", ["b", "a"], ["a", "b"], rows=[3, 0])
-    assert relabel(data, some, out, label="kind") == (4, 2)
+    assert relabel(data, some, out, label="kind") == (4, 2, 0)
     assert texts(out, sep).equals(frame.assign(kind=["b", "b", "a", "a"]))
 
 
@@ -96,7 +96,7 @@ def test_parquet_keeps_its_types(values, categorical, wanted, tmp_path):
     names = [str(value) for value in values]
     labels = labels_of(tmp_path / "labels.csv", names, [names[k] for k in wanted])
     before = pq.read_table(data)
-    assert relabel(data, labels, out) == (3, wanted[0])  # of the two, one changes the first row
+    assert relabel(data, labels, out) == (3, wanted[0], 0)  # of the two, one changes the first row
     after = pq.read_table(out)
     assert after.schema.equals(before.schema, check_metadata=True)
     assert after.drop_columns(["y"]).equals(before.drop_columns(["y"]))
@@ -163,3 +163,36 @@ def test_from_fit_to_the_corrected_table(tmp_path, monkeypatch, capsys):
     wrong = (after.kind == "dog").to_numpy() != truth
     assert wrong.sum() < 6 < 24 == (noisy != truth).sum()
     assert after[["x", "z"]].equals(pd.read_csv("pets.csv")[["x", "z"]])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_bad_items_are_left_out_and_nothing_else_changes(tmp_path, kind):
+    """A row without a label, as a review writes it, is of no class."""
+    old, new = ["p", "q", "p", "q"], ["", "p", "p", ""]
+    labels = labels_of(tmp_path / "labels.csv", old, new)
+    data, out = tmp_path / f"data.{kind}", tmp_path / f"fixed.{kind}"
+    frame = pd.DataFrame({"a": ["1", 'x, "y"', "two\nlines", "4"], "label": old})
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(data)
+        assert relabel(data, labels, out) == (4, 1, 2)
+        assert pd.read_parquet(out).to_dict("list") == {
+            "a": ['x, "y"', "two\nlines"],
+            "label": ["p"] * 2,
+        }
+        return
+    text = '\ufeffa,label\r\n1,p\r\n\r\n"x, ""y""",q\r\n"two\nlines",p\r\n4,q'
+    for end in ("", "\r\n"):
+        data.write_bytes((text + end).encode())
+        assert relabel(data, labels, out, force=True) == (4, 1, 2)
+        wanted = '\ufeffa,label\r\n\r\n"x, ""y""",p\r\n"two\nlines",p\r\n'
+        assert out.read_bytes() == wanted.encode()
+
+
+def test_a_table_of_bad_items_alone_is_not_written(tmp_path):
+    data, out = tmp_path / "data.csv", tmp_path / "fixed.csv"
+    data.write_text(TEXT)
+    labels = labels_of(tmp_path / "labels.csv", ["+", "=f(1)", "+"], ["", "", ""])
+    with pytest.raises(BadInput, match="every row"):
+        relabel(data, labels, out)
+    assert not out.exists()

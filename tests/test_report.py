@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import json
 import math
 import os
 import tomllib
@@ -21,8 +22,10 @@ from PIL import Image
 from browser import start
 from ytilde import auditing
 from ytilde.auditing import Audit, Estimate, audit, report
+from ytilde.auditing.audit import worst_first
 from ytilde.auditing.pages import percent
 from ytilde.auditing.report import cards, charts, tables
+from ytilde.auditing.report.advice import fix_threshold
 from ytilde.metrics import reliability
 
 HOSTILE = (
@@ -73,11 +76,13 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.tags, self.scripts, self.words, self.inside = [], [], [], None
+        self.data = ""  # of the suspects
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
-        self.inside = tag
+        is_data = ("type", "application/json") in attrs  # a browser does not run it
+        self.inside = "data" if tag == "script" and is_data else tag
 
     def handle_endtag(self, tag):
         self.inside = None
@@ -85,6 +90,8 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self.inside == "script":
             self.scripts.append(data)
+        elif self.inside == "data":
+            self.data += data
         elif self.inside != "style":
             self.words.append(data)
 
@@ -128,7 +135,8 @@ def assert_safe(page):
     policy = next(a["content"] for a in page.all("meta") if "http-equiv" in a)
     assert f"script-src 'sha256-{digest}'" in policy
     assert "default-src 'none'" in policy
-    assert len(page.all("script")) == len(page.all("style")) == 1
+    assert len(page.all("script")) == 2 and len(page.all("style")) == 1
+    assert json.loads(page.data) is not None and not set(page.data) & set("<>&")
     for tag, attributes in page.tags:
         assert tag not in {"iframe", "object", "embed", "link", "base", "a"}
         for name, value in attributes.items():
@@ -247,16 +255,74 @@ class Noise:
 
 
 @pytest.mark.parametrize("examples", [60, 300])
-def test_sixty_thousand_images_stay_below_three_megabytes(tmp_path, examples):
+def test_sixty_thousand_images_stay_within_the_budget(tmp_path, examples):
+    """8 MB of pictures and 8 MB of texts at most; those without a picture are listed as well."""
     found = large(60_000, tuple(f"class {k} " + "long " * 40 for k in range(100)))
     images = Noise(60_000)
     _, page = written(tmp_path, found, images=images, paths=["p" * 300] * 60_000,
                          examples=examples)  # fmt: skip
-    assert (tmp_path / "report.html").stat().st_size <= 3_000_000
-    assert images.read == 1.4 * examples  # only what is shown is read
+    assert 8_000_000 < (tmp_path / "report.html").stat().st_size <= 17_000_000
     assert len(page.all("img")) == 1.4 * examples
+    listed = json.loads(page.data)["suspects"]
+    assert images.read <= 1.4 * examples + 1000  # every one may be a file on a slow disk
+    with_pictures = [each for each in listed if each[-1]]
+    assert 300 < len(with_pictures) <= 1000
+    assert sum(len(each[-1]) for each in with_pictures) <= 8_000_000
+    assert len(listed) == 30_000 or "of 30,000 suspects; all are in issues.csv" in page.text
     assert not page.all("table", "heat")  # 10,000 cells cannot be read: the largest pairs instead
     assert len(page.all("tr")) <= 2 + tables.PAIRS + 100
+
+
+def test_every_suspect_is_in_the_page_the_worst_first(tmp_path):
+    """60 of 446 were."""
+    found, _ = synthetic(3000, names=tuple("abcdef"))
+    ids = [str(10**17 + 7 * k) for k in range(3000)]
+    rows = pd.DataFrame({"weight": np.arange(3000) / 4, "said": ["x" * 500] * 3000})
+    data = json.loads(written(tmp_path, found, ids=ids, rows=rows)[1].data)
+    flagged = worst_first(found.issues[found.issues.is_label_issue])
+    assert len(flagged) > 500
+    assert [each[0] for each in data["suspects"]] == flagged["index"].tolist()
+    assert data["columns"] == ["weight", "said"]
+    for each, issue in zip(data["suspects"], flagged.itertuples(), strict=True):
+        row, given, suggested, p, ambiguity, own_id, path, values, picture = each
+        assert (data["classes"][given], data["classes"][suggested]) == issue[2:4]
+        assert p == pytest.approx(issue.p_wrong, abs=2e-6)
+        assert ambiguity == pytest.approx(issue.ambiguity, abs=2e-6)
+        assert own_id == ids[row] and path is None and picture is None
+        assert values == [str(row / 4), "x" * 359 + "…"]  # a text is long enough to be read
+
+
+def test_pictures_of_the_other_suspects_are_those_of_their_rows(tmp_path):
+    found, _ = synthetic(2000)
+    shade = torch.arange(2000) % 256
+    images = shade.to(torch.uint8)[:, None, None, None].expand(2000, 1, 12, 12)
+    _, page = written(tmp_path, found, images=images, examples=10)
+    others = [each for each in json.loads(page.data)["suspects"] if each[-1]]
+    assert len(others) == found.issues.is_label_issue.sum() - 10
+    for each in others:
+        raw = base64.b64decode(each[-1].partition(",")[2])
+        assert np.asarray(Image.open(io.BytesIO(raw))).ravel()[0] == shade[each[0]]
+
+
+def test_similar_rows_are_the_nearest_of_both_classes(tmp_path):
+    found, _ = synthetic(1500, names=tuple("abcdef"))
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(1500, 4)) + 1000.0  # far from the origin, as raw values are
+    data = json.loads(written(tmp_path, found, features=features, examples=20)[1].data)
+    assert len(data["similar"]) == 20
+    issues = found.issues.set_index("index")
+    trusted = issues[~issues.is_label_issue]
+    for row, both in data["similar"].items():
+        labels = issues.loc[int(row), ["given_label", "predicted_label"]]
+        for label, near in zip(labels, both, strict=True):
+            own = trusted.index[trusted.given_label == label].to_numpy()
+            distance = np.linalg.norm(features[own] - features[int(row)], axis=1)
+            assert near == own[distance.argsort()[:3]].tolist()
+            assert all(str(each) in data["near"] for each in near)
+    assert not json.loads(written(tmp_path, found)[1].data)["similar"]  # no features, no rows
+    told = found.context
+    told.features = lambda rows: torch.from_numpy(features[rows])  # of a network, row by row
+    assert json.loads(written(tmp_path, found, examples=20)[1].data)["similar"] == data["similar"]
 
 
 def test_tables_show_their_values(tmp_path):
@@ -303,7 +369,7 @@ def test_clean_labels_are_called_clean(tmp_path):
 
 
 def test_commands_name_the_run(tmp_path):
-    found, _ = synthetic()
+    found, _ = synthetic(rate=0.1)
     page = written(tmp_path, found)[1].text  # there is no run, so there is no command for one
     assert "ytilde audit" not in page and "ytilde review" not in page
     assert "found.fixed_labels(above=0.9" in page
@@ -320,7 +386,7 @@ def test_the_title_names_the_data(tmp_path):
 
 
 def test_few_mistakes_need_no_guide_and_why_two_numbers_differ(tmp_path):
-    found, _ = synthetic()
+    found, _ = synthetic(rate=0.1)
     page = written(tmp_path, found)[1].text
     assert "labelling guide" in page and "need not agree" in page
     suspects = int(found.issues.is_label_issue.sum())
@@ -334,7 +400,7 @@ def test_one_is_no_plural(tmp_path):
     found, _ = synthetic(names=tuple("abcdef"))
     found.issues["is_label_issue"] = found.issues.p_wrong == found.issues.p_wrong.max()
     text, _ = written(tmp_path, found)
-    assert "1 of 1 suspect:" in text and "1 suspects" not in text
+    assert "1 suspect. First" in text and "1 suspects" not in text
     found.issues["p_wrong"] = np.linspace(0, 0.01, 600)
     found.issues.loc[0, "p_wrong"] = 0.86
     assert "0.85 to 0.90: 1 row<" in written(tmp_path, found)[0]
@@ -342,7 +408,7 @@ def test_one_is_no_plural(tmp_path):
 
 @pytest.mark.parametrize(("largest", "above"), [(0.999, 0.95), (0.88, 0.8), (0.7, None)])
 def test_the_threshold_that_is_advised_fixes_some_rows(tmp_path, largest, above):
-    found, _ = synthetic()
+    found, _ = synthetic(rate=0.1)
     found.issues.p_wrong *= largest / found.issues.p_wrong.max()
     page = written(tmp_path, found)[1].text
     assert ("fixed_labels" in page) == (above is not None)
@@ -409,15 +475,21 @@ def test_in_a_browser_hostile_names_do_nothing(tmp_path, browser):
                  "new Event('mouseover')))")  # fmt: skip
     assert browser.eval("document.title") == HOSTILE[0]
     assert browser.eval("document.querySelector('h1').textContent") == HOSTILE[0]
-    assert browser.eval("document.scripts.length") == 1
+    assert browser.eval("[...document.scripts].map((s) => s.type)") == ["application/json", ""]
     asked = {
         p["request"]["url"].partition(":")[0] for p in browser.said("Network.requestWillBeSent")
     }
     assert asked <= {"file", "data"}
     errors = [p for p in browser.said("Log.entryAdded") if p["entry"]["level"] == "error"]
     assert not errors and not browser.said("Runtime.exceptionThrown")
-    shown = browser.eval("[...document.querySelectorAll('select[name=given]')][0].textContent")
-    assert HOSTILE[0] in shown  # the script ran and put names in as text
+    shown = browser.eval("[...document.querySelectorAll('select[name=pair]')][0].innerHTML")
+    assert HOSTILE[0].replace("<", "&lt;").replace(">", "&gt;") in shown  # the script ran
+    # every suspect's card, made by the script, and a closer look at the last
+    browser.eval("while (more = document.querySelector('.more:not([hidden])')) more.click()")
+    browser.eval("[...document.querySelectorAll('.open')].at(-1).click()")
+    assert browser.eval("document.getElementById('closer').open")
+    assert browser.eval("document.title") == HOSTILE[0]
+    assert not browser.said("Runtime.exceptionThrown")
 
 
 def test_in_a_browser_the_policy_stops_a_foreign_script(tmp_path, browser):
@@ -456,26 +528,37 @@ def test_in_a_browser_no_line_hides_the_sign_of_a_label(tmp_path, browser):
     assert set(lines) == {"none"}
 
 
+GALLERY = """
+    box = document.querySelector('section.gallery');
+    visible = () => [...box.querySelectorAll('.card')];
+    said = () => box.querySelector('.shown').textContent;
+    set = (name, value) => { const e = box.querySelector(`[name=${name}]`); e.value = value;
+      const began = performance.now(); e.dispatchEvent(new Event('input', {bubbles: true}));
+      return performance.now() - began; };0"""
+
+
 def test_in_a_browser_sort_and_filter(tmp_path, browser):
     found, options = everything(names=("a", "b", "c", "d", "e", "f"))
     report.write(found, tmp_path / "report.html", **options)
     browser.open((tmp_path / "report.html").as_uri())
-    browser.eval("""
-      box = document.querySelector('section.gallery');
-      visible = () => [...box.querySelectorAll('.card')].filter((c) => !c.hidden);
-      set = (name, value) => { const e = box.querySelector(`[name=${name}]`); e.value = value;
-        e.dispatchEvent(new Event('input', {bubbles: true})); };0""")
+    browser.eval(GALLERY)
+    suspects = int(found.issues.is_label_issue.sum())
     assert browser.eval("visible().length") == 24
-    browser.eval("box.querySelector('.more').click()")
-    assert browser.eval("visible().length") == 60
+    browser.eval("while (!box.querySelector('.more').hidden) box.querySelector('.more').click()")
+    assert browser.eval("visible().length") == suspects > 100
+    assert browser.eval("new Set(visible().map((c) => c.dataset.row)).size") == suspects
+    for row, p, shown in browser.eval("""visible().map((c) => [+c.dataset.row, +c.dataset.p,
+            c.querySelector('[data-slot=p]').textContent])"""):
+        assert p == pytest.approx(found.issues.p_wrong[row], abs=2e-6)
+        assert shown == percent(found.issues.p_wrong[row])
     browser.eval("set('order', 'row:1')")
     rows = browser.eval("visible().map((c) => +c.dataset.row)")
-    assert rows == sorted(rows) and len(rows) == 60
-    browser.eval("set('given', 'b')")
+    assert rows == sorted(rows) and len(rows) == 24
+    browser.eval("set('pair', '[\"b\",null]')")
     given = browser.eval("visible().map((c) => c.dataset.given)")
     assert given and set(given) == {"b"}
     browser.eval("set('text', 'nowhere to be found')")
-    assert browser.eval("box.querySelector('.shown').textContent") == "0 of 60 shown"
+    assert browser.eval("said()") == f"0 found, 0 of {suspects} shown"
     browser.eval("head = [...document.querySelectorAll('th button')].find((b) => "
                  "b.textContent === 'given'); head.click()")  # fmt: skip
     column = "[...head.closest('table').tBodies[0].rows].map((r) => +r.cells[1].dataset.v)"
@@ -483,6 +566,84 @@ def test_in_a_browser_sort_and_filter(tmp_path, browser):
     assert falling == sorted(found.per_class.given, reverse=True)
     browser.eval("head.click()")
     assert browser.eval(column) == falling[::-1]
+
+
+def test_in_a_browser_ten_thousand_suspects_are_searched(tmp_path, browser):
+    n = 20_000
+    found = large(n, tuple(f"class {k}" for k in range(10)))
+    ids = [str(900_000_000_000_000_000 + 7 * k) for k in range(n)]  # 18 digits: no float holds them
+    rows = pd.DataFrame(
+        {"amount": [f"{k}.50" for k in range(n)], "colour": ["red", "blue"] * 10_000}
+    )
+    written(tmp_path, found, ids=ids, rows=rows)
+    browser.open((tmp_path / "report.html").as_uri())
+    browser.eval(GALLERY)
+    assert browser.eval("said()") == "24 of 10,000 shown"
+    seconds = browser.eval(f"set('text', '{ids[12_345]}')") / 1000
+    assert seconds < 2
+    assert browser.eval("said()") == "1 found, 1 of 10,000 shown"
+    card = browser.eval("visible()[0].textContent")
+    assert ids[12_345] in card and "12345.50" in card and "blue" in card
+    assert "class 5 → class 6" in " ".join(card.split())
+    assert browser.eval("set('text', 'CLASS 5 → class 6')") < 2000
+    assert browser.eval("said()") == "1,000 found, 24 of 10,000 shown"
+    browser.eval("set('text', '')")
+    assert browser.eval("""set('pair', '["class 3","class 4"]')""") < 2000
+    assert browser.eval("said()") == "1,000 found, 24 of 10,000 shown"
+    pairs = browser.eval("visible().map((c) => [c.dataset.given, c.dataset.suggested])")
+    assert pairs == [["class 3", "class 4"]] * 24
+    options = browser.eval("[...box.querySelectorAll('optgroup')[0].children].map((o) => o.text)")
+    assert sorted(options) == sorted(f"class {k} → class {(k + 1) % 10} (1,000)" for k in range(10))
+    browser.eval("box.querySelector('.more').click()")
+    assert browser.eval("visible().length") == 120  # the page never holds them all
+    assert browser.eval("set('order', 'rank:-1')") < 2000
+    least = [int(row) for row in browser.eval("visible().map((c) => c.dataset.row)")]
+    flagged = found.issues[found.issues.is_label_issue & (found.issues.given_label == "class 3")]
+    assert least == flagged.sort_values("p_wrong")["index"].head(24).tolist()
+
+
+@pytest.mark.parametrize("kind", ["pictures", "values"])
+def test_in_a_browser_a_closer_look_has_similar_items(tmp_path, browser, kind):
+    found, _ = synthetic(names=tuple("abcdef"))
+    shade = np.arange(600) % 251
+    images = np.broadcast_to(shade[:, None, None, None], (600, 1, 200, 150)).astype(np.uint8)
+    rows = pd.DataFrame({"weight": np.arange(600) / 4})
+    shown = {"images": images} if kind == "pictures" else {"rows": rows}
+    ids = [str(10**17 + k) for k in range(600)]
+    page = written(tmp_path, found, features=np.eye(251)[shade], ids=ids, **shown)[1]
+    data = json.loads(page.data)
+    browser.open((tmp_path / "report.html").as_uri())
+    browser.eval(GALLERY)
+    row = browser.eval("visible()[1].dataset.row")
+    browser.eval("visible()[1].querySelector('.open').focus()")
+    browser.press("Enter")
+    browser.until("document.getElementById('closer').open")
+    browser.eval("dialog = document.getElementById('closer');0")
+    told = browser.eval("document.getElementById('closer-place').textContent")
+    assert f"row {row}, id {ids[int(row)]}," in told
+    assert data["similar"][row] != [[], []]
+    words = browser.eval("dialog.textContent")
+    for near in data["similar"][row]:
+        for each in near:
+            assert f"row {each}" in words and ids[each] in words
+    if kind == "pictures":
+        picture = "dialog.querySelector('.frame img')"
+        browser.until(f"{picture}.complete && {picture}.getBoundingClientRect().width")
+        assert browser.eval(f"[{picture}.naturalWidth, {picture}.naturalHeight]") == [150, 200]
+        assert browser.eval(f"{picture}.getBoundingClientRect().width") == 150  # its own size
+        number = len([*data["similar"][row][0], *data["similar"][row][1]])
+        assert browser.eval("dialog.querySelectorAll('#beside img').length") == number
+    else:
+        cells = browser.eval("[...dialog.querySelectorAll('.frame td')].map((t) => t.textContent)")
+        both = [*data["similar"][row][0], *data["similar"][row][1]]
+        assert cells == ["", *(str(each / 4) for each in (int(row), *both))]
+    browser.press("ArrowRight")
+    other = browser.eval("visible()[2].dataset.row")
+    browser.until(f"document.getElementById('closer-place').textContent.includes('row {other},')")
+    browser.press("Escape")
+    browser.until("!dialog.open")
+    focus = browser.eval("document.activeElement.closest('.card').dataset.row")
+    assert focus == row  # the keyboard goes on where it was
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
@@ -522,13 +683,63 @@ def test_a_weak_model_is_told_at_the_top(tmp_path):
     assert page.text.index("too weak") < page.text.index("What to do next")
 
 
+def doubtful(share=54, **figures):
+    """An audit whose notes say that the model may be too weak."""
+    found, _ = synthetic(2000, rate=0.1)
+    found.notes[:] = [auditing.NOTE_WEAK.format(share=share)]
+    return replace(found, **figures)
+
+
+def test_a_weak_model_is_not_advised_to_fix(tmp_path):
+    """The note said to look before fixing any, and the advice printed --fix-above 0.95."""
+    (tmp_path / "config.json").write_text("{}")
+    strong, _ = synthetic(2000, rate=0.1)
+    assert fix_threshold(strong) == 0.95
+    assert "--fix-above 0.95" in written(tmp_path, strong)[1].text
+    assert "Correct no label unseen" not in written(tmp_path, strong)[1].text
+    weak = doubtful()
+    assert fix_threshold(weak) is None
+    page = written(tmp_path, weak)[1].text
+    assert f"ytilde review {tmp_path} --sample 100" in page and "A better model" in page
+    assert "If this model can be trusted" in page
+    for word in ("--fix-above", "labelling guide", "labels are probably wrong"):
+        assert word not in page
+    (tmp_path / "config.json").unlink()
+    page = written(tmp_path, weak)[1].text
+    assert "100 rows drawn at random" in page and "fixed_labels" not in page
+
+
+def test_labels_that_look_right_by_a_weak_model_are_not_called_right(tmp_path):
+    few = {"noise_rate": Estimate(0.001, 0, 0.005), "num_errors": Estimate(2, 0, 10)}
+    page = written(tmp_path, doubtful(**few))[1].text
+    assert "too weak" in page and "The labels look right" not in page
+    strong = doubtful(notes=[], **few)
+    page = written(tmp_path, strong)[1].text
+    assert page.count("The labels look right") == 2  # above, and in the advice
+    assert fix_threshold(strong) is None and "fixed_labels" not in page
+    assert "below may deserve a look" in page  # the suspects are shown all the same
+
+
+def test_fixing_is_advised_only_where_it_surely_makes_more_labels_better():
+    found, _ = synthetic(2000, rate=0.1)
+    found.issues["p_wrong"] = 0.0
+    found.issues.loc[:9, "p_wrong"] = 0.81
+    found.issues.loc[:9, "predicted_prob"] = 0.80
+    assert fix_threshold(found) == 0.8
+    found.issues.loc[:9, "predicted_prob"] = 0.25  # wrong for sure, but which class it is?
+    assert fix_threshold(found) is None
+    found.issues.loc[1:9, "p_wrong"] = 0.0
+    found.issues.loc[:9, "predicted_prob"] = 0.80
+    assert fix_threshold(found) is None  # one row says too little
+
+
 def test_a_model_at_chance_level_changes_no_label(tmp_path):
     rng = np.random.default_rng(0)
     found = audit(rng.dirichlet(np.ones(4), 500), rng.integers(0, 4, 500))
     assert found.issues.is_label_issue.any()
     _, page = written(tmp_path, found)
     assert "no more than chance" in page.text and "Change no label" in page.text
-    for word in ("--fix-above", "ytilde review", "The worst labels", "labels are probably wrong"):
+    for word in ("--fix-above", "ytilde review", "The suspects", "labels are probably wrong"):
         assert word not in page.text
 
 

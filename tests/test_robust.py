@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from test_cli import FAST, refused, wait_for, ytilde
+from test_cli import FAST, PATIENCE, refused, wait_for, ytilde
 from ytilde import Classifier, checkpoint, files
 from ytilde.cli.runs import Run
 from ytilde.data import BadInput, Data, images, readers
@@ -248,7 +248,7 @@ def test_sigterm_saves_and_exits_with_143(table, tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     wait_for(tmp_path / "cut" / "metrics.jsonl", lines=2)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143 and "--resume" in said
     ytilde(*words, "--out", tmp_path / "cut", "--resume")
     model = "model.safetensors"

@@ -235,7 +235,7 @@ def test_colour_images_use_a_short_training_and_put_the_network_back(tmp_path):
 
 def test_pixel_labels_need_a_rate():
     data = Data(torch.rand(4, 1, 4, 4), torch.zeros(4, 4, 4, dtype=torch.long), 2)
-    with pytest.raises(BadInput, match="one label a row"):
+    with pytest.raises(BadInput, match="one label per row"):
         auto_rate("auto", None, data, None)
 
 

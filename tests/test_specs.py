@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from ytilde.backbones import without_weights
+from ytilde.bench import tables
 from ytilde.data import BadInput, Data
 from ytilde.data.readers import fingerprint
 from ytilde.encoders.simclr import Settings
 from ytilde.hashing import digest_of, hash_of
+from ytilde.runfolder import config_digest
 from ytilde.specs import format_spec, parse_spec
 
 
@@ -52,6 +54,10 @@ def test_names_of_contents_stay_what_they_are():
     x, y = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])
     assert fingerprint(Data(x, y, 2, None, ("a", "b"))) == "c251b57f5ead1d2fa168dae8a1759ba1"
     assert digest_of("a", "b") == digest_of("ab") != digest_of("a", "b", size=7)
+    config = {"source": "d.csv", "fields": {"lam": 3.0, "names": ["Äpfel", None]}, 1: (2,)}
+    assert config_digest(config) == "276bb311bc33c1d2dce3099aec4c190d"
+    inputs = {"seed": 0, "method": "elr", "fields": {"lam": 3.0, "name": "Ü\udc80"}}
+    assert tables.digest(inputs) == "3300ccd59faa4cd0490b"
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from test_cli import FAST, blobs, ytilde
 from ytilde import noise
 from ytilde.cli import main as entry_point
 from ytilde.cli.flags import recipe_help
+from ytilde.cli.sources import method_fields
 from ytilde.data import images
 from ytilde.encoders.encoder import Encoder
 from ytilde.engine import Recipe, choices
-from ytilde.method import Method
+from ytilde.method import Method, list_methods, lookup
 
 HEAVY = "torch", "sklearn", "pandas", "matplotlib", "numpy", "PIL", "rich"
 SCRIPT = """
@@ -45,7 +46,8 @@ def loaded(*words):
         "relabel --help", "export --help", "diagnose --help", "noise --help", "pretrain --help",
         "data --help", "methods --help", "demo --help", "bench --help", "bench run --help",
         "bench report --help", "fti", "predict", "predict --bogus", "diagnose a --rows many",
-        "review a --port 99999", "bench run --workers 0",
+        "review a --port 99999", "bench run --workers 0", "fit a --method elrr",
+        "fit a --epohcs 3", "fit a --method=auto --lamda 3", "fit a --method elr --tau=0.5",
     ],
 )  # fmt: skip
 def test_help_and_wrong_flags_load_no_library(words):
@@ -73,6 +75,23 @@ def test_what_help_says_without_loading_is_what_there_is():
     assert rows["--optimizer <str>"].startswith(", ".join(words))
     said = " ".join(ytilde("noise", "--help").stdout.split())
     assert all(kind in said for kind in noise.KINDS)
+
+
+def test_mistyped_names_are_found_in_the_source_as_in_the_registry():
+    """Which is not loaded for it; `fit` would refuse what the source does not show."""
+    found = method_fields()
+    assert sorted(found) == list_methods()
+    for name, fields in found.items():
+        cls = lookup(name).cls
+        assert fields == {*cls.field_names(), *cls.renamed}, name
+
+
+def test_mistyped_names_of_a_plugin_are_found_in_the_registry(tmp_path, monkeypatch):
+    text = "from ytilde.methods.ce import CE\nfrom ytilde import register\nregister('mine')(CE)\n"
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.setenv("YTILDE_METHODS", str(tmp_path))
+    names, said = loaded("fit", "a.csv", "--method", "mien")
+    assert "torch" in names and "did you mean mine" in said
 
 
 def test_the_entry_point_stays_a_function():

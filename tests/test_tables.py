@@ -4,6 +4,7 @@ import pytest
 
 from ytilde import create
 from ytilde.bench.tables import cells, choose, list_tables, load_table
+from ytilde.method import list_methods, lookup
 
 
 @pytest.mark.parametrize("name", list_tables())
@@ -16,6 +17,16 @@ def test_every_cell_starts_inside_of_its_own_grid(name):
         if grid:
             fields = create(cell.method).get_params() | cell.fields
             assert {f: v for f, v in fields.items() if f in grid and v not in grid[f]} == {}
+
+
+def test_auto_chooses_from_what_a_paper_searched():
+    """The grid of a method is that of a published table, for one of its presets."""
+    rows = [row for table in map(load_table, list_tables()) for row in table.rows]
+    for cls in {lookup(name).cls for name in list_methods() if lookup(name).cls.grid}:
+        names = [name for name in list_methods() if lookup(name).cls is cls]
+        published = [grid for row in rows if row.method in names for grid in row.grid.values()]
+        grid = {field: list(values) for field, values in cls.grid.items()}
+        assert grid in published, names
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,8 @@ def test_backward_mixes_an_estimate_that_cannot_be_inverted():
     sharp = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).repeat(50, 1)
     kept = method.matrix_of(sharp, torch.zeros(100, dtype=torch.long))
     assert torch.allclose(kept, sharp[:2], atol=1e-6), "a good estimate must stay as it is"
+    strict = create("backward", condition=1.0)  # which the identity alone has
+    assert torch.equal(strict.matrix_of(flat, torch.zeros(100, dtype=torch.long)), torch.eye(2))
 
 
 def test_forward_learns_with_the_true_T_what_cross_entropy_cannot():

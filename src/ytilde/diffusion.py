@@ -118,7 +118,7 @@ class Diffusion(nn.Module):
     standardise: work on w with mean 0 and sd 1 per entry (`measure` finds them).
     start: w_M is drawn from N(0, I) ("normal", algorithm 2), from the data's true distribution
     after M steps ("matched"; the same where w is standardised), or is "zero" (as LRA does).
-    clip: cut the predicted data at so many sd from the mean; inf = never.
+    clip: cut the predicted data at this many sd from the mean; inf = never.
     """
 
     shift: Tensor

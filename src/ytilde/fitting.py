@@ -30,6 +30,7 @@ from .encoders.simclr import Settings, finished, simclr
 from .engine import RandomState, Recipe, Record, Trainer, parallel, to_device
 from .hashing import hash_of
 from .method import Method
+from .runfolder import PRETRAIN, SIMCLR
 from .tuning import resolve_auto_fields, tag_trial
 
 CACHE = "YTILDE_CACHE"  # the variable with the folder of encoders that runs share
@@ -146,10 +147,10 @@ def fit_method(
             one.
         weights: how often each row is drawn, relative to the others, [N].
         folder: where checkpoints and searches are kept; None: nowhere.
-        resume: go on with what the folder holds.
+        resume: continue from what the folder holds.
         monitor: more figures of every epoch, of the trainer; only recorded.
-        on_record: hears of every epoch.
-        checkpoint_every: seconds between two checkpoints at least.
+        on_record: called with the record of every epoch.
+        checkpoint_every: minimum seconds between two checkpoints.
         encoder: a file (or an Encoder) that the networks start from.
         pretrain: make an encoder first, as in "simclr:epochs=100".
 
@@ -170,7 +171,7 @@ def fit_method(
     data = data.without_clean()
     _check_data(data)
     if data.y.dim() > 1 and not method.pixels:
-        raise BadInput(f"{method.name} needs one label a row, not labels of pixels")
+        raise BadInput(f"{method.name} needs one label per row, not labels of pixels")
     if encoder is not None and pretrain:
         raise BadInput("give encoder or pretrain, not both: an encoder is what pretrain makes")
     if isinstance(encoder, str | Path):
@@ -259,23 +260,23 @@ def load_or_pretrain(
         recipe: for the device and the precision; the seed is that of `text`.
         text: the settings, as in "simclr:epochs=100,seed=0".
         folder: of the run; None: nothing is kept, unless $YTILDE_CACHE says where.
-        on_record: hears of every epoch.
+        on_record: called with the record of every epoch.
     """
     if data.y.dim() > 1:
         raise BadInput(
-            "pre-training learns one vector a picture, and these are labels of pixels; leave it "
+            "pre-training learns one vector per picture, and these are labels of pixels; leave it "
             "out, and take a method that needs none"
         )
     settings = Settings.parse(text)
     spec = make_spec(data, backbone, Recipe(seed=settings.seed))
     shared = os.environ.get(CACHE)
-    root = Path(shared) if shared else folder / "pretrain" if folder else None
+    root = Path(shared) if shared else folder / PRETRAIN if folder else None
     if root:
         labels = torch.zeros(len(data), dtype=torch.int64)
         inputs = fingerprint(replace(data, y=labels, num_classes=0, names=None))
         name = backbone_name(data, backbone)
         name = name if isinstance(name, str) else spec.backbone().state_dict()
-        root = root / f"simclr-{hash_of([inputs, dataclasses.asdict(settings), name])}"
+        root = root / f"{SIMCLR}{hash_of([inputs, dataclasses.asdict(settings), name])}"
     if root and (found := finished(root)) is not None:
         return found
     lost = unreadable(data.x)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor  # of texts alone, no torch is needed
 
 
 def digest_of(*parts: str | Tensor, size: int = 16) -> str:
@@ -25,6 +25,8 @@ def digest_of(*parts: str | Tensor, size: int = 16) -> str:
 def _bytes(part: str | Tensor) -> Any:
     if isinstance(part, str):
         return part.encode(errors="surrogateescape")  # a file's name may hold any bytes
+    import torch
+
     return part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
@@ -34,6 +36,8 @@ def hash_of(inputs: Any) -> str:
 
 
 def _parts(value: Any) -> Iterator[str | Tensor]:
+    from torch import Tensor
+
     if isinstance(value, Tensor):
         yield str((value.dtype, tuple(value.shape)))
         yield value

@@ -91,7 +91,7 @@ def fmix(
         generator: on the device of x.
 
     Returns:
-        The mixed inputs, y, y', lam, as of `mixup`.
+        The mixed inputs, y, y', lam, as in `mixup`.
 
     Example:
         >>> x, y = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 0, 1])

@@ -6,7 +6,6 @@ have a run's names are ever removed; whatever else lies in the folder is the use
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from typing import Any
 
 from .errors import BadInput
 from .files import TEMPORARY
+from .hashing import digest_of
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -31,22 +31,24 @@ AUDIT = "audit.json"
 FOLDS = "audit.safetensors"  # what the folds of an audit said
 FOLDING = "folds"  # folder: the folds of an audit that has not ended
 REVIEW = "review.sqlite"
+SAMPLE = "sample.safetensors"  # which rows were drawn for a review
 METHODS = "methods.json"  # the race of methods
 RACE = "race.json"  # the race of fields
 UNREADABLE = "unreadable.txt"
 CHECKPOINTS = ("checkpoint-0.safetensors", "checkpoint-1.safetensors")
 STAGES, CACHED = "stages", "cache"  # folders: finished stages, values worth keeping
+PRETRAIN, SIMCLR = "pretrain", "simclr-"  # the folder of pre-trainings, and of one: SIMCLR + hash
 ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
     CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
-    *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
+    SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
 )  # fmt: skip
 _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
     "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS)))
     + rf"|({STAGES}|{CACHED})/[^/]+\.safetensors"
 )
-_PRETRAINING = r"pretrain/simclr-[0-9a-f]+"
+_PRETRAINING = rf"{PRETRAIN}/{SIMCLR}[0-9a-f]+"
 _TRAINING = rf"{_STATE}|{_PRETRAINING}/(lock|{re.escape(ENCODER)}|{_STATE})"
 _FOLD = rf"{FOLDING}/[0-9a-f]+-[0-9]+"
 _FILE = re.compile(
@@ -58,7 +60,7 @@ _FILE = re.compile(
 )
 _FOLDER = re.compile(
     rf"{FOLDING}|{_FOLD}"
-    rf"|({_FOLD}/)?(pretrain|{_PRETRAINING}|({_PRETRAINING}/)?({STAGES}|{CACHED}))"
+    rf"|({_FOLD}/)?({PRETRAIN}|{_PRETRAINING}|({_PRETRAINING}/)?({STAGES}|{CACHED}))"
 )
 _KEYS = {"source", "method", "fields", "backbone", "recipe", "fingerprint", "versions"}  # of 0.1
 
@@ -167,7 +169,7 @@ class RunFolder:
 
 def config_digest(config: dict[str, Any]) -> str:
     plain = json.loads(json.dumps(config))
-    return hashlib.blake2b(json.dumps(plain).encode(), digest_size=16).hexdigest()
+    return digest_of(json.dumps(plain))
 
 
 def run_of(path: Path) -> Path | None:

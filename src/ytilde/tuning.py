@@ -22,6 +22,7 @@ from .files import write_text
 from .hashing import digest_of
 from .method import Method
 from .protocols import SIGN
+from .runfolder import METHODS, RACE
 
 Candidate = dict[str, Any]  # field -> value
 Fit = Callable[[Any, Recipe, str], Trainer]  # the str names the training in its records
@@ -89,7 +90,7 @@ def resolve_auto_fields(
     Goes by `grid_by` on noisy validation: the recipe's, or rows held out for the search only.
     fit: the usual one, on data without clean labels. The candidates share their
     initialisation and order, which are not those of the fit that follows. `method.race_` is what
-    was seen, kept in the folder so that a search can be gone on with. Returns notes for the user.
+    was seen, kept in the folder so that a search can be continued. Returns notes for the user.
     """
     cls = type(method)
     fields = method.get_params()
@@ -103,7 +104,7 @@ def resolve_auto_fields(
         return _noisy_score(fit, made, replace(recipe, epochs=epochs), name)
 
     rivals = candidates(auto)
-    ask = _remembering(score, folder / "race.json", resume) if folder else score
+    ask = _remembering(score, folder / RACE, resume) if folder else score
     best, seen = race(rivals, ask, recipe.epochs, cls.grid_by)
     for name, value in best.items():
         setattr(method, name, value)
@@ -131,7 +132,7 @@ def choose_method(
         name = candidate["method"]
         return _noisy_score(fit, make(name), replace(recipe, epochs=epochs), name)
 
-    ask = _remembering(score, folder / "methods.json", resume) if folder else score
+    ask = _remembering(score, folder / METHODS, resume) if folder else score
     best, seen = race([{"method": name} for name in names], ask, recipe.epochs, "accuracy")
     return best["method"], seen
 

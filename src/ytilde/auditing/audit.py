@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,19 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from ..data import IGNORE, BadInput
+from ..data import IGNORE, BadInput, plural
 from ..data.ids import own_text
 from ..files import write_csv, write_text
 from ..outputs import check_replaceable
+from .checked import Count, check_checked, count
 from .context import ReportContext
-from .inputs import Array, as_numpy, check_labels, check_transition
-from .notes import Agreement, notes
+from .inputs import Array, as_numpy, check_features, check_labels, check_transition
+from .notes import NOTE_ASSUMPTION, Agreement, notes
+from .panel import panel
 from .readings import Evidence, fit_readings
+from .recalibration import recalibrate
+from .sampling import Reviewed
+from .similar import Similar, similar_rows
 from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
 
 
@@ -67,6 +73,8 @@ class Audit:
         context: what the report shows beside the figures, such as pictures.
         at_chance: the model agrees with the labels as chance does: nothing can be told.
         unjudged: rows without a label, or whose image cannot be read.
+        checked: what rows checked by hand say of the count, where a random sample of them was; the
+            noise rate and the number of errors are then its own, and hold whatever the model is.
 
     Example:
         >>> probs = np.array([[0.9, 0.1]] * 50 + [[0.1, 0.9]] * 50)
@@ -86,6 +94,7 @@ class Audit:
     context: ReportContext = field(default_factory=ReportContext)
     at_chance: bool = False  # the model agrees with the labels as chance does: nothing can be told
     unjudged: int = 0  # rows without a label, or whose image cannot be read
+    checked: Count | None = None  # what a random sample of checked rows says
 
     def __repr__(self) -> str:
         return f"<Audit: {self.summary()}>"
@@ -93,21 +102,26 @@ class Audit:
     def summary(self) -> str:
         """A few sentences for a person."""
         n, found = len(self.issues), int(self.issues.is_label_issue.sum())
-        if self.at_chance:
+        if self.at_chance and self.checked is None:
             return f"Nothing can be said of these {n} labels: the model knows no more than chance."
         low, high = round(self.num_errors.low), round(self.num_errors.high)
         left_out = f" {self.unjudged} of {n + self.unjudged} rows could not be judged."
         suspects = f"{found} {'is' if found == 1 else 'are'} more likely wrong than right."
+        if self.at_chance:
+            suspects = "Which ones cannot be told: the model knows no more than chance."
+        drawn = self.checked.drawn if self.checked else 0
+        by_hand = f", checked by hand: {plural(drawn, 'row')}" if drawn else ""
         return (
             f"About {round(self.num_errors)} of {n} labels are wrong "
-            f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}). "
+            f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}{by_hand}). "
             f"{suspects}{left_out if self.unjudged else ''}"
         )
 
     def fixed_labels(self, above: float) -> pd.DataFrame:
         """The labels, with the suggestion in the place of those that are probably wrong.
 
-        A model at chance level (`at_chance`) fixes none.
+        A model at chance level (`at_chance`) fixes none, and a bad item of a review has no class
+        that could be put in its place.
 
         Args:
             above: the smallest p_wrong of a label that is replaced.
@@ -115,10 +129,19 @@ class Audit:
         if not 0 <= above <= 1:  # NaN too
             raise BadInput(f"above is a probability from 0 to 1, not {above}")
         sure = (self.issues.p_wrong > above) & (not self.at_chance)
+        sure &= self.issues.predicted_prob > 0
         label = self.issues.predicted_label.where(sure, self.issues.given_label)
         fix = label != self.issues.given_label
         columns = {"index": self.issues["index"], "label": label, "fixed": fix}
         return self._named(pd.DataFrame(columns | {"given_label": self.issues.given_label}))
+
+    @cached_property
+    def similar(self) -> dict[int, Similar]:
+        """Rows to compare a suspect with, by its row; none where the context has no features."""
+        if self.context.features is None or self.at_chance:
+            return {}
+        suspects = worst_first(self.issues[self.issues.is_label_issue])
+        return similar_rows(self.issues, suspects, self.context.features)
 
     def with_classes(self, classes: Sequence[Any]) -> Audit:
         """The same in the classes' own values, one for each of `names`: 7 instead of "7"."""
@@ -169,15 +192,20 @@ class Audit:
         if self.context.ids is not None:
             ids = [own_text(self.context.ids[i]) for i in flagged["index"]]
             flagged = flagged.assign(id=ids)
+        issues = _records(flagged)
+        for issue in issues:
+            if near := self.similar.get(issue["index"]):
+                issue["similar"] = near._asdict()
         tables = {
             "per_class": _records(self.per_class),
             "pairs": _records(self.pairs),
-            "issues": _records(flagged),
+            "issues": issues,
         }
         everything = {
             "rows": len(self.issues),
             "unjudged": self.unjudged,
             "at_chance": self.at_chance,
+            "checked": self.checked and self.checked.to_dict(),
             **figures,
             "names": list(self.names) if self.names else None,
             "transition": self.transition.tolist(),
@@ -232,6 +260,9 @@ def audit(
     *,
     transition: np.ndarray | Tensor | None = None,
     names: Sequence[str] | None = None,
+    features: np.ndarray | Tensor | pd.DataFrame | None = None,
+    checked: Mapping[int, Any] | Sequence[Any] | np.ndarray | Reviewed | None = None,
+    drawn: Sequence[float] | np.ndarray | None = None,
 ) -> Audit:
     """Judges every label by the probabilities of a model that did not see it.
 
@@ -244,6 +275,14 @@ def audit(
             (see above).
         names: of the classes; None: the DataFrame's columns, if these are texts, or else the labels
             sorted.
+        features: numbers [N, ...] that describe the rows, such as embeddings. Neighbours and a
+            linear model then judge beside the model, without the row's label; that tells a weak
+            model from wrong labels, so give them wherever you can.
+        checked: true labels of rows that somebody looked at, {row: label}, or one for each row (-1,
+            None or NaN: not known). They are taken for a random sample; the count and its interval
+            then rest on them and hold whatever the model is, and p_wrong is recalibrated.
+        drawn: the probability that each row [N] had of being checked, where it was not the same for
+            all; 1: it was chosen, not drawn.
 
     Returns:
         The verdict on every label, the noise rate with its interval, and T.
@@ -260,19 +299,50 @@ def audit(
         names = columns if all(isinstance(name, str) for name in columns) else None
     given, names = check_labels(y, p, names)
     rows = np.flatnonzero(given != IGNORE)
-    evidence = Evidence(p, given, rows, check_transition(transition, p))
-    return _summary(evidence, judge(evidence, fit_readings(evidence)), names)
+    judges = () if features is None else panel(check_features(features, len(p)), given, p.shape[1])
+    evidence = Evidence(p, given, rows, check_transition(transition, p), judges)
+    verdict = judge(evidence)
+    if checked is None:
+        return _summary(evidence, verdict, names)
+    return _with_checked(evidence, verdict, names, checked, drawn)
 
 
 def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
     """How far the classes overlap: the share of rows whose likeliest class is expected not to be
-    the truth, even in the strict reading, which believes in clear classes wherever it can."""
+    the truth."""
     p = as_numpy(pred_probs, "pred_probs")
     given, _ = check_labels(y, p, None)
     evidence = Evidence(p, given, np.flatnonzero(given != IGNORE), None)
-    _, strict = fit_readings(evidence)
-    doubt = sum(len(part) - strict.clean(part).max(1).sum() for _, part, _, _ in evidence.chunks())
-    return float(doubt / len(evidence.rows))
+    return fit_readings(evidence).model_error
+
+
+def _with_checked(
+    evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None, checked: Any, drawn: Any
+) -> Audit:
+    """The audit of rows some of which were checked."""
+    y, rows, k = evidence.y, evidence.rows, evidence.p.shape[1]
+    if isinstance(checked, Reviewed):
+        found = checked.of_rows(rows, len(y), k, np.lexsort((-verdict.p_wrong, verdict.quality)))
+    else:
+        order = np.zeros(len(y))
+        order[rows] = verdict.p_wrong
+        found = check_checked(checked, drawn, y, names, k, order).at(rows)
+    wrong = (found.truth != y[rows]) & (found.truth != IGNORE)
+    by_hand = count(found, wrong, verdict.p_wrong)
+    audited = _summary(evidence, recalibrate(verdict, y[rows], found), names)
+    if isinstance(checked, Reviewed):
+        audited.notes[:0] = checked.notes()
+    if by_hand is None:
+        return audited
+    n = len(rows)
+    told = [note for note in audited.notes if note != NOTE_ASSUMPTION]
+    return replace(
+        audited,
+        checked=by_hand,
+        num_errors=Estimate(*by_hand[:3]),
+        noise_rate=Estimate(*(value / n for value in by_hand[:3])),
+        notes=[by_hand.told(), *told],
+    )
 
 
 def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None) -> Audit:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..data import Rows
 from ..data.ids import own_texts
 from .items import table
+from .similar import Features
 
 if TYPE_CHECKING:
     from ..engine import History
@@ -26,6 +27,8 @@ class ReportContext:
     images: [N, C, H, W], uint8 or float in [0, 1], in memory or lazy; rows: a table's values [N,
         D]; texts: reads rows by their numbers, every value as its owner wrote it; it goes first.
     ids: what names each row; paths: its file.
+    features: [N, D], or a function that gives those of rows by their numbers; similar items are
+        found by them.
     history: a run's records, or those of several runs by name.
     reliability: of p_wrong, where the truth is known; measured: figures (name: text) against it.
     examples: wrong labels that the report shows; the ambiguous ones come on top.
@@ -37,6 +40,7 @@ class ReportContext:
     texts: Callable[[Sequence[int]], pd.DataFrame] | None = None
     ids: Sequence[object] | None = None
     paths: Sequence[object] | None = None
+    features: Features | np.ndarray | Tensor | None = None
     history: History | Mapping[str, History] | None = None
     title: str | None = None
     reliability: Reliability | None = None

@@ -64,7 +64,7 @@ class Diagnosis:
     """What `diagnose` found.
 
     Attributes:
-        rows: how many were looked at.
+        rows: how many were examined.
         of: how many there are.
         audit: the noise rate with its interval, classes and pairs.
         dependence: the test whether the noise depends on the input.
@@ -137,10 +137,10 @@ def diagnose(
             They must not come from a network that was trained on these same labels.
         y: labels [N], classes or names, -1 = none.
         names: of the classes.
-        most: rows that are looked at, at most.
+        most: maximum number of rows to examine.
         draws: of the bootstrap; the smallest p-value is 1 / (draws + 1).
         heads: also compare a heteroscedastic head with a softmax on held-out labels.
-        seed: of every draw.
+        seed: for all random draws.
 
     Returns:
         The findings, and a method that fits them, if any.
@@ -175,7 +175,7 @@ def diagnose_data(data: Data, *, most: int = 20_000, seed: int = 0, **options: A
     so that the features know nothing of its labels.
     """
     if data.y.dim() > 1:
-        raise BadInput("a diagnosis needs one label a row; pixel labels are not diagnosed")
+        raise BadInput("a diagnosis needs one label per row; pixel labels are not diagnosed")
     left_out = unlabelled(data.y.numpy(), data.num_classes)
     data, unread = without_unreadable(data.without_clean())
     shape, of = data.shape, len(data)
@@ -337,7 +337,7 @@ def _checked(
     given = as_array(y, "the labels")
     if x.dim() < 2 or given.shape != (len(x),):
         raise BadInput(
-            f"features must be [rows, numbers] with one label a row, not {tuple(x.shape)} "
+            f"features must be [rows, numbers] with one label per row, not {tuple(x.shape)} "
             f"with {given.shape} labels"
         )
     x = narrow(x.flatten(1))

@@ -98,7 +98,7 @@ def write_argilla(audit: Audit, path: Path, force: bool = False) -> None:
 
 def _write(path: Path, audit: Audit, rows: list[dict[str, Any]]) -> None:
     if audit.at_chance:
-        audit.notes.append(f"{path} holds no suspects: a model at chance level can suspect nobody.")
+        audit.notes.append(f"{path} holds no suspects: a model at chance level has none.")
     write_text(path, json.dumps(rows, allow_nan=False, indent=1))
 
 

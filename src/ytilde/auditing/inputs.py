@@ -89,3 +89,13 @@ def check_transition(transition: np.ndarray | Tensor | None, p: np.ndarray) -> n
             "cleanlab's noise matrix."
         )
     return np.maximum(T, 0) if T.min() < 0 else T
+
+
+def check_features(features: np.ndarray | Tensor | pd.DataFrame, rows: int) -> np.ndarray:
+    """Finite numbers [N, ...] with at least one column."""
+    x = as_numpy(features, "the features")
+    if x.dtype.kind not in "biuf" or x.ndim < 2 or len(x) != rows or not x.size:
+        raise BadInput(f"features must be numbers [{rows} rows, columns], not {x.dtype} {x.shape}.")
+    if not np.isfinite(x).all():
+        raise BadInput("features hold values that are missing or infinite; fill them in first.")
+    return x

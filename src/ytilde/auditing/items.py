@@ -13,6 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..data.images import open_image, upright
+
 
 def table(
     rows: pd.DataFrame | np.ndarray | Tensor, columns: Mapping[str, list[str] | None] | None = None
@@ -40,6 +42,15 @@ def picture_of(images: Any, row: int) -> Image.Image:
     x = x[None] if x.dim() == 2 else x
     x = x[:3] if len(x) in (3, 4) else x[:1]
     return Image.fromarray(x[0].numpy() if len(x) == 1 else x.permute(1, 2, 0).numpy())
+
+
+def file_picture(path: object) -> Image.Image | None:
+    """The picture of a file at its own size, upright; None where it cannot be read any more."""
+    try:
+        with open_image(str(path)) as picture:
+            return upright(picture).convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
 
 
 def encode(picture: Image.Image, kind: str, **options: Any) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,15 @@ def notes(evidence: Evidence) -> list[str]:
     assumption = [NOTE_ASSUMPTION] if evidence.transition is None else []
     left_out = unlabelled(evidence.y, evidence.p.shape[1])
     return [*left_out, *weakness(evidence.p, evidence.y), *assumption, NOTE_OUT_OF_FOLD]
+
+
+def doubts(said: Sequence[str]) -> list[str]:
+    """Those of an audit's notes that doubt the model itself: NOTE_WEAK and NOTE_CHANCE.
+
+    A report puts them first and advises nothing that they warn of.
+    """
+    opening = NOTE_WEAK.partition("{")[0]  # of both
+    return [note for note in said if note.startswith(opening)]
 
 
 def unlabelled(y: Labels, num_classes: int) -> list[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
@@ -55,13 +56,23 @@ def template(name: str) -> jinja2.Template:
 def text_of(value: object, longest: int = LONGEST) -> str:
     """What the data calls something, of bounded length and without control characters."""
     text = f"{value:.4g}" if isinstance(value, (float, np.floating)) else str(value)
-    text = "".join(c if c.isprintable() or c == " " else _visible(c) for c in text[: longest + 1])
+    text = text[: longest + 1]
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else _visible(c) for c in text)
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _visible(character: str) -> str:
     """Joiners hold emoji together and stay; other invisible characters are spelled out."""
     return character if character == "\u200d" else character.encode("unicode_escape").decode()
+
+
+def data_block(value: Any) -> Markup:
+    """JSON for the inside of a script element, in which no text can end it or begin another."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
 
 
 def count(value: float) -> str:

@@ -1,11 +1,17 @@
-"""Two ways to read probabilities against labels: a lenient and a strict one.
+"""How far can the model be trusted? Probabilities read against labels, in a few probable ways.
 
-Probabilities and labels alone cannot tell a wrong label from a hard example: T = I and a blurred
-classifier explain any data. So they are read twice, with the same model and two attitudes:
+A model and a label that disagree: either may be wrong, and no probability says which. But label
+noise leaves a floor of disagreement that confidence does not remove, while a model's own errors
+become fewer the surer it is. So rows are put in the order of the judges' confidence, u = 0 the
+surest and 1 the least sure, and the share that agrees with its label is read as
 
-* lenient: temperature and class-level T by maximum likelihood of the given labels;
-* strict: the same, plus the belief that the truth is nearly a function of the input (the entropy
-  of the clean posterior costs, as in Grandvalet and Bengio, 2004).
+    P(agree | u) = (1 - r(u)) (1 - noise) + r(u) noise / (K - 1),  r(u) = (1 - 1/K) rise u^steepness
+
+The floor is `noise`. The rise r(u) is the model's error m(u), or else noise where classes meet; the
+model is taken to be wrong as often as its judges differ among themselves, and what the rise has
+beyond that is such noise. The curve leaves its three numbers uncertain; a few points of their
+posterior, equally probable, are the readings. p_wrong is the mean over them, and their distance is
+the model's share of the interval (docs/decisions/0014).
 """
 
 from __future__ import annotations
@@ -14,23 +20,32 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from .inputs import Array, Labels, chunks
 
-TEMPERATURES = np.geomspace(0.1, 4.0, 13)
-STRICTNESS = 0.5  # what a nat of clean entropy costs in the strict reading
-FLOOR = 1e-6  # smallest clean probability before the temperature: nobody is surer than that
-FIT_ROWS = 20_000  # rows that the two readings are fitted to; all rows are then judged by them
+FLOOR = 1e-6  # smallest probability that counts: nobody is surer than that
+FIT_ROWS = 3_000  # rows that weights and T are fitted to; all rows are then judged by them
+READINGS = 8
+COUNTED = 2_000  # rows' worth of evidence at most: the curve is a simplification
+NOISE = np.concatenate([[0.002, 0.005, 0.01], np.linspace(0.02, 0.7, 35)])
+RISE = np.linspace(0.01, 1, 20)
+STEEPNESS = np.geomspace(0.15, 8, 14)
+BINS = 40
+STEEPNESS_PRIOR = 1.0, 0.9  # median, and standard deviation of the logarithm
+SPREAD = 0.01  # of what their first choice leaves, the judges spread evenly: they err there too
+PRIOR_ROWS = 20  # rows' worth of belief, in each class, that wrong labels are spread evenly
 
 
 class Evidence(NamedTuple):
-    """What is audited: the labelled rows of p [N, K] and y [N], and T where it was given."""
+    """What is audited: the labelled rows of p [N, K] and y [N], T where it was given, the panel."""
 
     p: np.ndarray
     y: Labels
     rows: NDArray[np.int64]
     transition: np.ndarray | None
+    panel: tuple[Array, ...] = ()
 
     def chunks(self) -> Iterator[tuple[slice, Array, Labels, np.ndarray | None]]:
         """Slices of the labelled rows with their normalised probabilities, labels and T."""
@@ -40,54 +55,198 @@ class Evidence(NamedTuple):
             t = self.transition[at] if per_row else self.transition  # type: ignore[index]
             yield part, normalised(self.p[at].astype(np.float64)), self.y[at], t
 
+    def views(self, at: NDArray[np.int64]) -> list[Array]:
+        """What the model and the panel say of some rows: log-scores [n, K] each."""
+        return [_log(normalised(self.p[at].astype(np.float64))), *(v[at] for v in self.panel)]
+
+
+class Judges(NamedTuple):
+    """The model and the panel in one voice: softmax(sum_v weight_v view_v + bias)."""
+
+    weights: Array  # [V]
+    bias: Array  # [K]
+
+    def say(self, views: list[Array]) -> Array:
+        z = sum(w * v for w, v in zip(self.weights, views, strict=True)) + self.bias
+        z = z - z.max(1, keepdims=True)
+        return normalised(np.exp(z))
+
 
 class Reading(NamedTuple):
-    """One way to understand the probabilities: clean posterior f = softmax(log(p A^-1) / t)."""
+    """One way to understand what the judges say."""
 
-    unmix: Array  # A^-1 [K, K]
-    temperature: float
+    rise: float
+    steepness: float
+    model_share: float  # of the rise: the model's error; the rest is noise where classes meet
     transition: Array  # [K, K]
 
-    def clean(self, p: Array) -> Array:
-        return _tempered(_unmixed(p, self.unmix), self.temperature)
+    def model_error(self, u: Array) -> Array:
+        """m(u)."""
+        return self.model_share * self._rise(u)
+
+    def _rise(self, u: Array) -> Array:
+        return (1 - 1 / len(self.transition)) * self.rise * u**self.steepness
+
+    def clean(self, q: Array, u: Array) -> Array:
+        """P(true class) [n, K]: m(u) is shared among the other classes as the judges have it."""
+        f, best = _others(q)
+        m = self.model_error(u)
+        f *= m[:, None]
+        f[np.arange(len(q)), best] = 1 - m
+        return f
+
+    def posterior(self, q: Array, u: Array, y: Labels) -> Array:
+        """P(true class | the judges, the label) [n, K] by Bayes.
+
+        Noise where classes meet: with probability b the label of a row whose truth is the judges'
+        first choice is one of the others, as the judges have them; (1 - m) (1 - b) = 1 - r.
+        """
+        others, best = _others(q)
+        at, m = np.arange(len(q)), self.model_error(u)
+        b = 1 - (1 - self._rise(u)) / (1 - m)
+        joint = others * m[:, None] * self.transition.T[y]
+        joint[at, best] = (1 - m) * ((1 - b) * self.transition[best, y] + b * others[at, y])
+        return normalised(joint)
 
 
-def fit_readings(evidence: Evidence) -> tuple[Reading, Reading]:
-    """The lenient and the strict reading, fitted to at most FIT_ROWS rows."""
-    rows = evidence.rows
+def _others(q: Array) -> tuple[Array, Labels]:
+    """The judges' shares of all but their first choice, normalised; and that choice."""
+    best, at = q.argmax(1), np.arange(len(q))
+    others = q + 1e-12
+    others[at, best] = 0
+    others = normalised(others) + SPREAD / (q.shape[1] - 1)
+    others[at, best] = 0
+    return normalised(others), best
+
+
+class Readings(NamedTuple):
+    """All that judging a row needs: the judges, the row's place in their confidence, the readings."""
+
+    judges: Judges
+    unsure: Array  # u of each labelled row: the share of rows of which the judges are surer
+    all: tuple[Reading, ...]
+
+    def judge(self, evidence: Evidence, part: slice) -> tuple[Array, list[Array]]:
+        """Of some labelled rows: P(true class) [n, K], and by each reading the same given y."""
+        q, u = self.judges.say(evidence.views(evidence.rows[part])), self.unsure[part]
+        y = evidence.y[evidence.rows[part]]
+        clean = np.mean([reading.clean(q, u) for reading in self.all], 0)
+        return clean, [reading.posterior(q, u, y) for reading in self.all]
+
+    @property
+    def model_error(self) -> float:
+        """The expected share of rows whose likeliest class is not the truth."""
+        return float(np.mean([reading.model_error(self.unsure).mean() for reading in self.all]))
+
+
+def fit_readings(evidence: Evidence) -> Readings:
+    """The judges' weights, the curve of agreement and T, all from the given labels alone."""
+    rows, y, k = evidence.rows, evidence.y, evidence.p.shape[1]
+    few = rows
     if len(rows) > FIT_ROWS:
-        rows = np.random.default_rng(0).choice(rows, FIT_ROWS, replace=False)
-    rows = rows[np.argsort(evidence.y[rows], kind="stable")]  # the EM sums runs of equal labels
-    p, y = normalised(evidence.p[rows].astype(np.float64)), evidence.y[rows]
-    unmix = np.asarray(np.linalg.pinv(_anchors(p)), dtype=np.float64)
-    base = _unmixed(p, unmix)
-    T = 0.8 * np.eye(p.shape[1]) + 0.2 / p.shape[1]
-    fits = []
-    for temperature in TEMPERATURES:
-        f = _tempered(base, temperature)
-        T, likelihood = _fit_transition(f, y, T)
-        entropy = float(-(f * np.log(np.maximum(f, 1e-300))).sum(1).mean())
-        fits.append((likelihood, entropy, Reading(unmix, float(temperature), T)))
-    lenient = max(fits, key=lambda fit: fit[0])[2]
-    strict = max(fits, key=lambda fit: fit[0] - STRICTNESS * fit[1])[2]
-    return lenient, strict
+        few = np.sort(np.random.default_rng(0).choice(rows, FIT_ROWS, replace=False))
+    judges = _fit_judges(evidence.views(few), y[few], k)
+    confidence, agrees, differ = np.empty(len(rows)), np.empty(len(rows), dtype=bool), 0.0
+    for part in chunks(len(rows), k * (1 + len(evidence.panel))):
+        views = evidence.views(rows[part])
+        q = judges.say(views)
+        confidence[part], agrees[part] = q.max(1), q.argmax(1) == y[rows[part]]
+        differ += _differ(views) * len(q)
+    u = _unsure(confidence)
+    q, own = judges.say(evidence.views(few)), u[np.searchsorted(rows, few)]
+    found = []
+    for noise, rise, steepness in _curve(u, agrees, k):
+        whole = Reading(rise, steepness, 1.0, np.eye(k))
+        share = min(1.0, differ / len(rows) / float(whole.model_error(u).mean()))
+        found.append(_fit_transition(whole._replace(model_share=share), q, own, y[few], noise))
+    return Readings(judges, u, tuple(found))
 
 
-def _anchors(p: Array) -> Array:
-    """A[i] = mean p over the surer half of the rows predicted i (after Patrini et al., 2017).
+def _differ(views: list[Array]) -> float:
+    """How often two judges have different first choices; of a judge alone, nothing is known: 1."""
+    first = [view.argmax(1) for view in views]
+    pairs = [(a != b).mean() for i, a in enumerate(first) for b in first[:i]]
+    return float(np.mean(pairs)) if pairs else 1.0
 
-    A model of the noisy label is never sure: it says T[i] where the truth is i. A model of the
-    clean label says the one-hot, A = I, and nothing is undone.
+
+def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
+    """Weights and biases by maximum likelihood of the given labels, P(y) = sum_i q_i T[i, y].
+
+    T, with a rate for each class that is drawn to a common one, is only there so that noise does
+    not blur the judges; the curve estimates it anew. Each prior is worth a row or two.
     """
-    k = p.shape[1]
-    anchors = np.eye(k)
-    predicted = p.argmax(1)
-    for i in range(k):
-        rows = np.flatnonzero(predicted == i)
-        if len(rows) >= 6:
-            surest = rows[np.argsort(-p[rows, i], kind="stable")[: len(rows) // 2]]
-            anchors[i] = p[surest].mean(0)
-    return anchors
+    z, label = [torch.from_numpy(v) for v in views], torch.from_numpy(y)
+    at, off = torch.arange(len(y)), ~torch.eye(k, dtype=torch.bool)
+    start = {"dtype": torch.float64, "requires_grad": True}
+    weight = torch.full((len(z),), -float(np.log(len(z))), **start)  # type: ignore[arg-type]
+    bias, rates, spread = (torch.zeros(s, **start) for s in (k, k, (k, k)))  # type: ignore[arg-type]
+    rate = torch.tensor(-2.0, **start)  # type: ignore[arg-type]
+
+    def voice() -> torch.Tensor:
+        return sum(w * v for w, v in zip(weight.exp(), z, strict=True)) + bias  # type: ignore
+
+    fit = torch.optim.LBFGS([weight, bias, rate, rates, spread], max_iter=60, history_size=20,
+                            line_search_fn="strong_wolfe")  # fmt: skip
+
+    def loss() -> torch.Tensor:
+        fit.zero_grad()
+        q, eps = voice().softmax(1), torch.sigmoid(rate + rates)
+        wrong = spread.masked_fill(~off, -torch.inf).softmax(1)
+        given = q[at, label] * (1 - eps)[label] + ((q * eps) @ wrong)[at, label]
+        prior = 0.5 * (bias**2).sum() + (rates**2).sum() + 0.5 * (spread**2).sum()
+        value = prior + 0.05 * (rate + 2) ** 2 - given.clamp_min(1e-300).log().sum()
+        value.backward()
+        return value
+
+    fit.step(loss)  # type: ignore[arg-type]
+    return Judges(weight.detach().exp().numpy(), bias.detach().numpy())
+
+
+def _unsure(confidence: Array) -> Array:
+    """The place of each row, the surest first, in (0, 1); equal rows share their mean place."""
+    values, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return ((last - 0.5 * count) / len(confidence))[place]
+
+
+def _curve(u: Array, agrees: NDArray[np.bool_], k: int) -> list[tuple[float, float, float]]:
+    """Equally probable points (noise, rise, steepness) of the posterior of the curve."""
+    n = len(u)
+    edges = np.concatenate([[0], np.geomspace(min(max(0.004, 1 / n), 0.5), 1, BINS)])
+    bin_of = np.clip(np.searchsorted(edges, u) - 1, 0, BINS - 1)
+    rows = np.bincount(bin_of, minlength=BINS)
+    full = rows > 0
+    agree = np.bincount(bin_of, agrees, minlength=BINS)[full]
+    middle, rows = np.bincount(bin_of, u, minlength=BINS)[full] / rows[full], rows[full]
+    steepness, noise, rise = (
+        v.ravel() for v in np.meshgrid(STEEPNESS, NOISE, RISE, indexing="ij")
+    )
+    r = (1 - 1 / k) * rise[:, None] * middle ** steepness[:, None]
+    share = (1 - r) * (1 - noise[:, None]) + r * noise[:, None] / (k - 1)
+    share = np.clip(share, 1e-6, 1 - 1e-6)
+    likelihood = np.log(share) @ agree + np.log1p(-share) @ (rows - agree)
+    median, spread = STEEPNESS_PRIOR
+    log = likelihood * min(1.0, COUNTED / n) - 0.5 * (np.log(steepness / median) / spread) ** 2
+    posterior = np.exp(log - log.max())
+    order = np.lexsort((steepness, noise))
+    total = np.cumsum(posterior[order])
+    wanted = (np.arange(READINGS) + 0.5) / READINGS * total[-1]
+    at = order[np.minimum(np.searchsorted(total, wanted), len(order) - 1)]
+    return list(zip(noise[at].tolist(), rise[at].tolist(), steepness[at].tolist(), strict=True))
+
+
+def _fit_transition(
+    reading: Reading, q: Array, u: Array, y: Labels, noise: float, steps: int = 15
+) -> Reading:
+    """The reading with its T, by EM from even noise, which is worth PRIOR_ROWS rows a class."""
+    k = q.shape[1]
+    prior = PRIOR_ROWS * np.where(np.eye(k, dtype=bool), 1 - noise, noise / (k - 1))
+    reading = reading._replace(transition=prior / PRIOR_ROWS)
+    given = np.eye(k)[y]
+    for _ in range(steps):
+        T = prior + reading.posterior(q, u, y).T @ given
+        reading = reading._replace(transition=T / T.sum(1, keepdims=True))
+    return reading
 
 
 def normalised(f: Array) -> Array:
@@ -95,46 +254,14 @@ def normalised(f: Array) -> Array:
     return f
 
 
-def _unmixed(p: Array, unmix: Array) -> Array:
-    """p A^-1, at the FLOOR where it is less; there the order of p stays, within 0.01 %.
+def _log(p: Array) -> Array:
+    """log p, at the FLOOR where p is less; there the order of p stays, within 0.01 %.
 
     Without that, all labels that a sure model contradicts would share one value.
     """
-    f = p @ unmix
     with np.errstate(divide="ignore"):
         order = 1e-4 / (1 - 0.1 * np.log(p))  # rises with p: 0 where it is 0, 1e-4 where it is 1
-    return normalised(np.where(f > FLOOR, f, FLOOR * (1 - 1e-4 + order)))
-
-
-def _tempered(f: Array, temperature: float) -> Array:
-    z = np.log(f) / temperature
-    z -= z.max(1, keepdims=True)
-    return normalised(np.exp(z, out=z))
-
-
-def _fit_transition(f: Array, y: Labels, T: Array, steps: int = 60) -> tuple[Array, float]:
-    """EM for T in P(y | x) = sum_i f_i T[i, y]; y is sorted. Returns T and the mean log-lik.
-
-    Half a pseudo-count on the diagonal and half a one spread over each row keep rare classes sane.
-    """
-    k = f.shape[1]
-    prior = 0.5 * np.eye(k) + 0.5 / k
-    counts = np.bincount(y, minlength=k)
-    present = np.flatnonzero(counts)
-    starts = np.searchsorted(y, present)
-    last = -np.inf
-    for _ in range(steps):
-        joint = f * np.repeat(T.T, counts, axis=0)
-        given = joint.sum(1)
-        likelihood = float(np.log(given).mean())
-        if likelihood - last < 1e-6:
-            break
-        last = likelihood
-        joint /= given[:, None]
-        expected = prior.copy()
-        expected[:, present] += np.add.reduceat(joint, starts, axis=0).T
-        T = expected / expected.sum(1, keepdims=True)
-    return T, likelihood
+    return np.log(np.where(p > FLOOR, p, FLOOR * (1 - 1e-4 + order)))
 
 
 def posterior(f: Array, y: Labels, T: np.ndarray) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,14 +18,23 @@ from ..outputs import check_outputs
 COLUMNS = ("index", "label", "given_label")  # of labels.csv, from an audit or a review
 
 
+class Relabelled(NamedTuple):
+    """How many rows the table has, how many labels changed, and how many rows were left out."""
+
+    rows: int
+    changed: int
+    left_out: int = 0
+
+
 def relabel(
     source: Path, labels: Path, out: Path, label: str | None = None, force: bool = False
-) -> tuple[int, int]:
-    """Write the table with the labels of another file; how many rows it has, and how many changed.
+) -> Relabelled:
+    """Write the table with the labels of another file.
 
     labels: written by `audit --fix-above` or `review --export`. A file of another table is refused:
     each row must have the label that is the given one there. Rows are found by their ids where
-    the labels have them, and by their number else.
+    the labels have them, and by their number else. A row whose label is empty there, a bad item of
+    a review, is left out: it belongs to no class.
     """
     if source.suffix.lower() not in TABLES:
         raise BadInput(
@@ -50,15 +59,19 @@ def relabel(
             f"{labels} was made of other labels: in {which_rows(index[other])} of {source} the "
             f"label is {here[first]!r}, there {given[first]!r}."
         )
-    changed = wanted[wanted.label != wanted.given_label]
+    bad = wanted[(wanted.label == "") & ("" not in value_of)]
+    changed = wanted.drop(bad.index)[lambda frame: frame.label != frame.given_label]
     if strange := sorted(set(changed.label) - value_of.keys()):
         raise BadInput(f"{labels} asks for the label {strange[0]!r}, which {source} does not have.")
     new = {row: value_of[name] for row, name in zip(changed["index"], changed.label, strict=True)}
+    left_out = set(bad["index"])
+    if len(left_out) == len(values):
+        raise BadInput(f"{labels} says of every row of {source} that it is bad; nothing is left.")
     if separator is None:
-        _write_parquet(source, out, column, new)
+        _write_parquet(source, out, column, new, left_out)
     else:
-        _write_text(source, out, position, separator, values, new)
-    return len(values), len(new)
+        _write_text(source, out, position, separator, values, new, left_out)
+    return Relabelled(len(values), len(new), len(left_out))
 
 
 def _read_labels(path: Path, rows: int, what: str) -> pd.DataFrame:
@@ -100,7 +113,9 @@ def _by_id(wanted: pd.DataFrame, labels: Path, source: Path) -> pd.DataFrame:
     )
 
 
-def _write_parquet(source: Path, out: Path, column: str, new: dict[int, Any]) -> None:
+def _write_parquet(
+    source: Path, out: Path, column: str, new: dict[int, Any], left_out: set[int]
+) -> None:
     """By pyarrow alone: pandas would change the types of columns with gaps."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -113,20 +128,38 @@ def _write_parquet(source: Path, out: Path, column: str, new: dict[int, Any]) ->
     plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     array = pa.array(values, plain).cast(field.type)
     table = table.set_column(place, field, array)
+    if left_out:
+        table = table.take([row for row in range(len(values)) if row not in left_out])
     write_atomic(out, lambda temporary: pq.write_table(table, temporary))
 
 
 def _write_text(
-    source: Path, out: Path, position: int, separator: str, values: list[Any], new: dict[int, Any]
+    source: Path,
+    out: Path,
+    position: int,
+    separator: str,
+    values: list[Any],
+    new: dict[int, Any],
+    left_out: set[int],
 ) -> None:
-    """The same characters, but for the fields that change: marks, quotes, ends of lines stay."""
+    """The same characters, but for the fields that change and the lines that are left out: marks,
+    quotes, ends of lines stay."""
     text = source.read_bytes().decode()
-    records = [spans for spans in _records(text, separator) if _holds_something(text, spans)]
-    fields = [spans[position] for spans in records[1:] if len(spans) > position]
+    every = list(_records(text, separator))
+    ends = [spans[0][0] for spans in every[1:]] + [len(text)]  # where the next line begins
+    both = zip(every, ends, strict=True)
+    records = [(spans, end) for spans, end in both if _holds_something(text, spans)]
+    lines = [(spans, end) for spans, end in records[1:] if len(spans) > position]
+    fields = [spans[position] for spans, _ in lines]
     if [_unquoted(text[slice(*span)]) for span in fields] != values:
         raise BadInput(f"{source} is written in an unusual way; save it again as plain csv.")
     parts, end = [], 0
-    for row in sorted(new):
+    for row in sorted({*new, *left_out}):
+        if row in left_out:
+            spans, after = lines[row]
+            parts.append(text[end : spans[0][0]])
+            end = after
+            continue
         begin, stop = fields[row]
         quoted = text[begin:stop].startswith('"') or set(new[row]) & {separator, '"', "\r", "\n"}
         name = '"' + new[row].replace('"', '""') + '"' if quoted else new[row]

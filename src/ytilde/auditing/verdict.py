@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from .inputs import Array, Labels
-from .readings import Evidence, Reading, posterior
+from .readings import Evidence, fit_readings, posterior
+
+DOUBT = 0.25  # of the share of rows at which the model is wrong: no label is surer wrong than 1 - that
 
 
 class Verdict(NamedTuple):
@@ -27,30 +28,32 @@ class Verdict(NamedTuple):
     model_error: float  # expected share of rows whose likeliest clean class is not the truth
 
 
-def judge(evidence: Evidence, readings: Sequence[Reading]) -> Verdict:
+def judge(evidence: Evidence) -> Verdict:
+    """The mean over the readings; where T was given, Bayes by it alone."""
     from scipy.sparse import csr_array  # here, as scipy takes a while to import
 
     n, k = len(evidence.rows), evidence.p.shape[1]
     columns = {name: np.empty(n) for name in ("wrong", "quality", "prob", "next", "ambiguity")}
     predicted, runner_up = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    joint, rates, doubt = np.zeros((k, k)), np.zeros(len(readings) + 1), 0.0
+    readings = fit_readings(evidence) if evidence.transition is None else None
+    joint, doubt = np.zeros((k, k)), 0.0
+    rates = np.zeros(len(readings.all) if readings else 1)
+    modesty = 1 - 2 * DOUBT * readings.model_error if readings else 1.0
     for part, p, y, T in evidence.chunks():
         at = np.arange(len(y))
-        clean = [reading.clean(p) for reading in readings]
-        posts = [posterior(f, y, r.transition) for f, r in zip(clean, readings, strict=True)]
-        rates[:-1] += [len(y) - post[at, y].sum() for post in posts]
-        if T is None:
-            f, post = np.mean(clean, axis=0), np.mean(posts, axis=0)
-            doubt += len(y) - clean[0].max(1).sum()
+        if readings:
+            f, posts = readings.judge(evidence, part)
+            post = np.mean(posts, 0)
         else:
+            assert T is not None
             f, post = p, posterior(p, y, T)
-            doubt += len(y) - p.max(1).sum()
-        quality = post[at, y]
-        rates[-1] += len(y) - quality.sum()
+            posts = [post]
+        rates += [len(y) - each[at, y].sum() for each in posts]
+        doubt += len(y) - f.max(1).sum()
+        wrong, quality = _wrong_and_right(post, y)
+        columns["wrong"][part] = np.where(wrong > 0.5, 0.5 + modesty * (wrong - 0.5), wrong)
+        columns["quality"][part] = np.where(quality < 0.5, 0.5 - modesty * (0.5 - quality), quality)
         joint += (csr_array((np.ones(len(y)), (y, at)), shape=(k, len(y))) @ post).T
-        post[at, y] = 0.0  # the others' sum still differs where 1 - quality would be 0
-        columns["wrong"][part] = np.where(quality < 0.99, 1 - quality, post.sum(1))
-        columns["quality"][part] = quality
         second, first = np.partition(f, -2, axis=1)[:, -2:].T
         columns["ambiguity"][part] = 1 - (first - second)
         # A label that is more likely wrong than right is never suggested again.
@@ -72,6 +75,15 @@ def judge(evidence: Evidence, readings: Sequence[Reading]) -> Verdict:
         rates / n,
         doubt / n,
     )
+
+
+def _wrong_and_right(post: Array, y: Labels) -> tuple[Array, Array]:
+    """p_wrong, and the probability of the label itself; both keep their order near 0 and near 1."""
+    at = np.arange(len(y))
+    quality = post[at, y]
+    others = post.sum(1) - quality
+    np.subtract(1, quality, out=others, where=quality < 0.99)
+    return others, quality
 
 
 def interval(verdict: Verdict, n: int) -> tuple[float, float, float]:

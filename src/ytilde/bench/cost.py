@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..backbones import create_backbone
+from ..backbones import create_backbone, without_weights
 from ..data import BadInput
 from ..encoders.simclr import Settings
 from ..engine import RandomState, Recipe
 from ..method import create
 from .results import Line
 from .stand_ins import SIZES, load_set
-from .tables import experiment, without_weights
+from .tables import experiment
 
 ROWS = {  # of the training and the test split, in thousands
     "mnist": (60, 10), "fashion": (60, 10), "cifar10": (50, 10), "cifar10n": (50, 10),

@@ -82,7 +82,7 @@ def check_results(path: Path) -> None:
     """Refuse to add to a file of another kind that has a results file's name by chance."""
     lines = path.read_bytes().splitlines() if path.is_file() else []
     if lines and not any(text.startswith(_BEGIN) or _BEGIN.startswith(text) for text in lines):
-        raise BadInput(f"{path} holds no results of a bench; give --results another folder")
+        raise BadInput(f"{path} holds no benchmark results; give --results another folder")
 
 
 def append(path: Path, line: Line) -> None:

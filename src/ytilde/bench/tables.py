@@ -7,7 +7,6 @@ paper printed. A cell that nothing here can serve stays in the table, with the r
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import re
@@ -19,9 +18,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from .. import datasets, noise
-from ..backbones import list_backbones
+from ..backbones import list_backbones, without_weights
 from ..data import BadInput, unknown
 from ..engine import Recipe
+from ..hashing import digest_of
 from ..method import list_methods, lookup
 from ..protocols import PROTOCOLS
 from ..tuning import candidates
@@ -428,17 +428,10 @@ def _small(backbone: str) -> str:
     return f"{name}:{options}" if options else name
 
 
-def without_weights(backbone: str) -> str:
-    """A backbone as its table names it, but freshly initialised."""
-    name, _, text = backbone.partition(":")
-    options = ",".join(p for p in text.split(",") if p and not p.startswith("weights="))
-    return f"{name}:{options}" if options else name
-
-
 def digest(run_inputs: Mapping[str, Any]) -> str:
     """The name of a run: a hash of its inputs."""
     text = json.dumps(run_inputs, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+    return digest_of(text, size=10)
 
 
 def experiment(run_inputs: Mapping[str, Any]) -> str:

@@ -93,7 +93,7 @@ def audit(
     folds: Annotated[
         int,
         typer.Option(
-            help="train so many models, each label being judged by one that never saw it; "
+            help="number of models to train; each label is judged by one that never saw it; "
             "0: judge with the run's own model",
             rich_help_panel="Audit",
         ),
@@ -176,6 +176,7 @@ def _check_data(found: Source, folds: int) -> None:
 def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
     """Judge the labels that a run was trained on."""
     from ..auditing.items import table
+    from ..auditing.sampling import known_rows
     from ..outputs import check_no_links
     from ..runfolder import AUDIT, FOLDS, ISSUES, LABELS, REPORT, RunFolder
     from .console import Bar, say
@@ -199,10 +200,14 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
         def on_start(left: int) -> None:
             say(forecast(left, folds, history))
 
-        kept = {"keep": run / FOLDS, "folder": run}
+        checked = known_rows(run, found.data)
+        kept: Any = {"keep": run / FOLDS, "folder": run, "checked": checked}
         result = clf.audit_data(
             found.data, folds, bar.show, encoder=encoder, on_start=on_start, **kept
         )
+        if isinstance(checked, dict):
+            known = f"The {len(checked)} rows whose clean label is known"
+            result.notes.append(f"{known} are taken for a random sample of all rows.")
         context = result.context
         context.history, context.paths, context.title = history, found.paths, str(run)
         context.ids, context.texts = found.ids, found.texts
@@ -221,6 +226,7 @@ def _audit_probabilities(
 ) -> None:
     """Judge labels by probabilities that were made elsewhere; the folder becomes a run's."""
     from ..auditing import audit as judge
+    from ..auditing.sampling import known_rows
     from ..data.readers import read_probabilities
     from ..runfolder import CONFIG
     from ..versions import versions
@@ -239,7 +245,8 @@ def _audit_probabilities(
         "versions": versions(), "started_in": str(Path.cwd()),
     }  # fmt: skip
     folder = out_folder or default_folder(f"{Path(source).stem}-audit", config)
-    result = judge(data.x, data.y, names=data.names)  # type: ignore[arg-type]
+    checked = known_rows(folder, data)
+    result = judge(data.x, data.y, names=data.names, checked=checked)  # type: ignore[arg-type]
     result.context.ids, result.context.texts = found.ids, found.texts
     result.context.title = str(source)
     again = (folder / CONFIG).exists() and not wanted.force
@@ -276,6 +283,10 @@ def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> 
     say(f"written: {', '.join(map(str, written))}")
     if fixed is not None and fixed.fixed.any():
         say_relabel(config, run / LABELS)
+    if result.checked and (advice := result.checked.advice()):
+        say(advice)
+    if result.checked is None:
+        say(f"next: ytilde review {quote(str(run))} --sample 100  # a count whatever the model is")
     if not result.at_chance:
         say(f"next: ytilde review {quote(str(run))}")
 

@@ -35,7 +35,7 @@ Columns = Annotated[
 ]
 Seeds = Annotated[
     int | None,
-    typer.Option(help="of each cell; default: as many as the paper at full scale, else 1", min=1),
+    typer.Option(help="seeds per cell; default: as many as the paper at full scale, else 1", min=1),
 ]
 Scale = Annotated[
     str,
@@ -48,7 +48,7 @@ DataRoot = Annotated[
     Path | None, typer.Option(help="folder of the named sets; default: $YTILDE_DATA or ./data")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda")]
-Compile = Annotated[bool, typer.Option("--compile", help="fuse the networks by torch.compile")]
+Compile = Annotated[bool, typer.Option("--compile", help="fuse the networks with torch.compile")]
 WriteFile = Annotated[Path | None, typer.Option(help="file to write")]
 
 
@@ -207,7 +207,8 @@ def tune_table(
     workers: Workers = 1,
     ray: Ray = False,
     trials: Annotated[
-        int | None, typer.Option(help="try so many points, by Optuna; default: all", min=1)
+        int | None,
+        typer.Option(help="try this many points, chosen by Optuna; default: the grid", min=1),
     ] = None,
     grid: Annotated[
         list[str] | None,

@@ -39,7 +39,9 @@ MARK = "demo.json"  # the figures; a folder that holds it may be written again
 
 def demo(
     out_folder: Annotated[Path, typer.Option("--out", help="folder to write")] = Path("demo"),
-    epochs: Annotated[int | None, typer.Option(help=f"of each training; default: {EPOCHS}")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help=f"epochs per training; default: {EPOCHS}")
+    ] = None,
 ) -> None:
     """Find the wrong labels of real images, and write a report.
 
@@ -68,7 +70,7 @@ def run_demo(out: Path, epochs: int | None = None) -> dict[str, float]:
         fitted[name] = clf = Classifier(method, **settings)
         _fit(console, f"({number}) {name}", clf, data, test)
     with _step(console, "(3) judging every label with a model that never saw it", FOLDS) as show:
-        clf = Classifier(ROBUST, **settings)
+        clf = fitted[NAMES[ROBUST]]  # the folds are fits of their own, with its settings
         found = clf.audit_data(data.without_clean(), folds=FOLDS, on_record=show)
     figures = _measure(fitted, found, data)
     figures["seconds"] = round(time.perf_counter() - began, 1)
@@ -179,6 +181,7 @@ def _write(
         title="Which of these 6,000 labels are wrong?",
         method=ROBUST,
         images=data.x,
+        features=found.context.features,
         history={name: clf.history_ for name, clf in fitted.items()},
         reliability=metrics.reliability(found.issues.p_wrong.to_numpy(), wrong, bins=10),
         measured={
@@ -209,7 +212,7 @@ def _say_task(console: Console, data: Data) -> None:
         "[/bold]\nWhich ones went wrong depends on the picture, as it does when people are misled "
         "by what they see. ytilde now (1) trains a network as usual, (2) trains the same network "
         "with a method that survives wrong labels, and (3) looks for the wrong labels. Nobody "
-        "tells it which they are; the truth only serves to measure it afterwards.\n"
+        "tells it which they are; the truth is only used to measure it afterwards.\n"
     )
 
 

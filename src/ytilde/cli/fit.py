@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 
 from . import console
-from .flags import method_help, recipe_help
+from .flags import method_help, recipe_help, refuse_mistyped
 from .options import (
     DATA,
     METHOD,
@@ -48,7 +49,7 @@ class FitCommand(GroupedCommand):
         if named and named[-1] != "auto":
             groups[METHOD] += method_help(named[-1])
         else:
-            own = "list the options of its own that a method has"
+            own = "list the options that this method has of its own"
             groups[METHOD].append(("--method NAME --help", own))
         groups.setdefault(TRAINING, []).extend(recipe_help())
 
@@ -85,6 +86,11 @@ def fit(
 
     A method's fields and the recipe's are options too: --tau 0.5 --epochs 30 --seed 1.
     """
+    auto = method == "auto"  # plain training has no fields, and neither has a choice
+    named = "ce" if auto else method
+    if os.environ.get("WORLD_SIZE", "1") == "1":  # of many processes one speaks, see below
+        refuse_mistyped(ctx.args, named)
+
     from .. import parallel
     from .training import FitRequest, train_run
 

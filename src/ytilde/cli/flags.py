@@ -5,15 +5,23 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import io
 import sys
-import tokenize
-from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, shorten_list, unknown_name_message
+from .sources import comments_of, method_fields, recipe_fields
 
 # ---- what the user typed -------------------------------------------------------------------------
+
+
+def refuse_mistyped(words: list[str], method: str) -> None:
+    """Refuse a method or an option that there is not, before torch is loaded.
+
+    Where plugins are, `parse_flags` alone can tell.
+    """
+    methods = method_fields()
+    if methods is not None:
+        _check_names(words, method, methods, {name for name, *_ in recipe_fields()})
 
 
 def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -25,15 +33,28 @@ def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str
     own = {f.name: f for f in dataclasses.fields(cls)}
     own |= {old: own[new] for old, new in cls.renamed.items()}
     known = {f.name: f for f in dataclasses.fields(Recipe)} | own
-    for word in words:
-        name = word.removeprefix("--").partition("=")[0].replace("-", "_")
-        others = [m for m in list_methods() if name in lookup(m).cls.field_names()]
-        if word.startswith("--") and name not in known and others:
-            flag = word.partition("=")[0]
-            raise BadInput(f"{method} has no {flag}; {shorten_list(others)} have it")
+    methods = {name: set(lookup(name).cls.field_names()) for name in list_methods()}
+    _check_names(words, method, methods | {method: set(own)}, set(known))
     found = read_flags(words, known)
     fields = {name: value for name, value in found.items() if name in own}
     return fields, {name: value for name, value in found.items() if name not in own}
+
+
+def _check_names(
+    words: list[str], method: str, methods: dict[str, set[str]], recipe: set[str]
+) -> None:
+    """methods: the fields of each."""
+    if method not in methods:
+        raise BadInput(unknown_name_message("method", method, sorted(methods)))
+    known = recipe | methods[method]
+    for word in words:
+        flag = word.removeprefix("--").partition("=")[0]
+        name = flag.replace("-", "_")
+        if not word.startswith("--") or name in known:
+            continue
+        if others := sorted(each for each in methods if name in methods[each]):
+            raise BadInput(f"{method} has no --{flag}; {shorten_list(others)} have it")
+        raise BadInput(unknown_name_message("option", flag, sorted(known)))
 
 
 def read_flags(words: list[str], known: dict[str, dataclasses.Field[Any]]) -> dict[str, Any]:
@@ -92,22 +113,7 @@ def field_comments(cls: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
-            found |= _comments(inspect.getsource(base))
-    return found
-
-
-def _comments(source: str) -> dict[str, str]:
-    """The comments behind `name: type = value  # comment` in the source of a class."""
-    source = inspect.cleandoc(source)
-    lines: dict[int, str] = {}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            lines[token.start[0]] = token.string.lstrip("# ")
-    found = {}
-    for number, line in enumerate(source.splitlines(), 1):
-        name = line.strip().partition(":")[0]
-        if number in lines and name.isidentifier():
-            found[name] = lines[number]
+            found |= comments_of(inspect.getsource(base))
     return found
 
 
@@ -142,23 +148,14 @@ def method_help(name: str) -> list[tuple[str, str]]:
 
 
 def recipe_help() -> list[tuple[str, str]]:
-    """The recipe's flags, read from its source: importing it would load torch."""
-    source = (Path(__file__).parents[1] / "engine" / "recipe.py").read_text(encoding="utf-8")
-    cls = next(
-        node
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef) and node.name == "Recipe"
-    )
-    comments = _comments(ast.get_source_segment(source, cls) or "")
+    """The recipe's flags for `fit --help`."""
     rows = []
-    for node in cls.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            kind, words = node.annotation, ""
-            if isinstance(kind, ast.Subscript):  # Literal["a", "b"]
-                words = ", ".join(map(str, ast.literal_eval(kind.slice)))
-            meaning = filter(None, (words, comments.get(node.target.id, "")))
-            flag = flag_of(node.target.id) + _metavar(ast.unparse(kind))
-            rows.append((flag, "; ".join(meaning)))
+    for name, kind, comment in recipe_fields():
+        words = ""
+        if isinstance(kind, ast.Subscript):  # Literal["a", "b"]
+            words = ", ".join(map(str, ast.literal_eval(kind.slice)))
+        flag = flag_of(name) + _metavar(ast.unparse(kind))
+        rows.append((flag, "; ".join(filter(None, (words, comment)))))
     return rows
 
 

@@ -19,11 +19,14 @@ def noise(
         str, typer.Option(help="symmetric, pair, asymmetric, instance or classwise")
     ] = "instance",
     rate: Annotated[
-        float | None, typer.Option(help="0.4 unless the kind says it, as in pair:0.2")
+        float | None,
+        typer.Option(
+            help="share of wrong labels; default: 0.4, or what --kind says, as in pair:0.2"
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="of every random draw")] = 0,
+    seed: Annotated[int, typer.Option(help="seed for all random draws")] = 0,
     features: Annotated[
-        str | None, typer.Option(help="of instance noise: standardized or raw255")
+        str | None, typer.Option(help="for instance noise: standardized or raw255")
     ] = None,
     out_file: Annotated[Path, typer.Option("--out", help="npz to write")] = Path("noisy.npz"),
     label: Label = None,

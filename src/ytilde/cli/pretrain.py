@@ -46,15 +46,15 @@ def pretrain(
     """Learn features without labels (SimCLR), for `fit --encoder`.
 
     Its settings are options: --epochs 200 --batch-size 512 --augment simclr --seed 0 --device auto.
-    Run the same command to continue one that was stopped. Labels, where there are any, only serve
-    to measure the features. `fit --pretrain`, and methods that pre-train by themselves, share
+    Run the same command to continue one that was stopped. Labels, if any, are only used to
+    measure the features. `fit --pretrain`, and methods that pre-train by themselves, share
     encoders in the folder that $YTILDE_CACHE names.
     """
-    from .. import method
-    from ..contrastive import PROBES, Settings
     from ..data import IGNORE
+    from ..encoders.simclr import PROBES, Settings
     from ..engine import Recipe
     from ..files import is_stream
+    from ..fitting import load_or_pretrain
     from ..outputs import check_outputs
     from ..runfolder import RunFolder
     from .reading import input_paths, read_source
@@ -87,7 +87,7 @@ def pretrain(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with Bar() as bar:
-            made = method.pretrained(data, backbone, recipe, text, work, bar.show)
+            made = load_or_pretrain(data, backbone, recipe, text, work, bar.show)
     except KeyboardInterrupt:
         raise typer.Exit(_stopped("Interrupted", 130)) from None
     except BadInput:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import plural
 from .console import say
 from .options import Force, Label
 
@@ -22,9 +23,10 @@ def relabel(
 ) -> None:
     """Write a copy of a table with corrected labels.
 
-    Everything else in it stays as it is.
+    Everything else in it stays as it is; only the bad items of a review are left out.
     """
     from ..auditing.relabel import relabel
 
-    rows, changed = relabel(data, labels, out_file, label, force)
-    say(f"{changed} of {rows} labels changed; written: {out_file}")
+    done = relabel(data, labels, out_file, label, force)
+    left_out = f", {plural(done.left_out, 'bad item')} left out" if done.left_out else ""
+    say(f"{done.changed} of {done.rows} labels changed{left_out}; written: {out_file}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import BadInput
+from ..errors import BadInput, plural
 from .console import say
 from .options import Force
 
@@ -19,7 +19,16 @@ def review(
         Path | None,
         typer.Option(help="csv to write: the labels as decided so far; the page is not opened"),
     ] = None,
-    port: Annotated[int, typer.Option(help="0: any free one", min=0, max=65535)] = 0,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            help="show so many rows drawn at random first; with them `audit` gives a count that "
+            "holds whatever the model is"
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(help="port to serve on; 0: any free one", min=0, max=65535)
+    ] = 0,
     force: Force = False,
 ) -> None:
     """Review the suspicious labels of an audited run in the browser.
@@ -28,30 +37,37 @@ def review(
     """
     from ..auditing import review as reviewing
     from ..outputs import check_no_links, check_outputs
-    from ..runfolder import REVIEW
+    from ..runfolder import REVIEW, SAMPLE
     from .trained import load_config, run_inputs, say_relabel, training_data
 
+    if sample is not None and export is not None:
+        raise BadInput("--sample opens the page and --export does not; give one of them")
     outputs = [(export, "labels")] if export else []
     check_outputs(outputs, [run], force)
-    check_no_links([run / REVIEW])
+    check_no_links([run / REVIEW, run / SAMPLE])
     config = load_config(run)
     check_outputs(outputs, run_inputs(config), force)
     found = training_data(run, config)
     check_outputs(outputs, found.paths or (), force)
     if found.data.y.dim() > 1:
-        raise BadInput("a review needs one label a row; pixel labels are not audited yet")
+        raise BadInput("a review needs one label per row; pixel labels are not audited yet")
     columns = found.schema.columns
     shown: dict[str, Any] = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
-    session = reviewing.Review(run, found.data, columns=columns, **shown)
+    session = reviewing.Review(run, found.data, columns=columns, sample=sample, **shown)
     if export is not None:
-        number, changed = reviewing.export(session, export)
-        say(f"{number} labels written to {export}, {changed} of them changed by hand")
-        if changed:
+        written = reviewing.export(session, export)
+        changed = f"{written.labels} labels written to {export}, {written.changed} of them"
+        say(f"{changed} changed by hand")
+        if written.bad:
+            say(f"{plural(written.bad, 'bad item')}: the label is left empty there")
+        if written.changed or written.bad:
             say_relabel(config, export)
         return
     reviewing.serve(session, port, _say_address)
     done = session.progress()
     say(f"{done['total'] - done['open']} of {done['total']} decided, and all decisions are saved")
+    if session.sample:
+        say(f"next: ytilde audit {quote(str(run))} counts the wrong labels by what was checked")
     say(f"next: ytilde review {quote(str(run))} --export labels.csv")
 
 

@@ -91,7 +91,7 @@ def _fetch(
         raise BadInput(f"{url} cannot be reached ({error.reason}).") from error
     if have < total:
         raise BadInput(
-            f"{url} was cut off at {have:,} of {total:,} bytes; run it again to go on from there."
+            f"{url} was cut off at {have:,} of {total:,} bytes; run it again to continue."
         )
     with part.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -114,9 +114,7 @@ def _receive(response: http.client.HTTPResponse, url: str) -> bytes:
     try:
         return response.read(1 << 20)
     except (OSError, http.client.HTTPException) as error:
-        raise BadInput(
-            f"{url} was cut off ({error!r}); run it again to go on from there."
-        ) from error
+        raise BadInput(f"{url} was cut off ({error!r}); run it again to continue.") from error
 
 
 def unpack(archive: Path, to: Path, folder: str, keep: bool = False) -> None:

@@ -153,7 +153,7 @@ def simclr(
 ) -> Encoder:
     """Pre-train the spec's backbone on the inputs of `data`; labels are only probed.
 
-    folder: where the stage leaves its checkpoints and its result; what is there is gone on with.
+    folder: where the stage leaves its checkpoints and its result; it continues from what is there.
     Of processes that want the same encoder one makes it, and the others wait for it.
     """
     make_augment(settings.recipe(data.shape, recipe).augment, data.shape)  # refused before a folder

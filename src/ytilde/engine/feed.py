@@ -91,7 +91,7 @@ class Sampler:
         if self.recipe.balance:
             y = self.data.y[rows]
             if y.dim() > 1:
-                raise BadInput("balance needs one label a row; pixel labels have many")
+                raise BadInput("balance needs one label per row; pixel labels have many")
             count = torch.bincount(y[y != IGNORE], minlength=self.data.num_classes)
             each = (y != IGNORE) / count.clamp(min=1).double()[y]
             weights = each if weights is None else weights * each

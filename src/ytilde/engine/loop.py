@@ -35,11 +35,11 @@ class Trainer:
         val: rows with NOISY labels held out for selection.
         weights: how often each row is drawn, relative to the others.
         folder: where checkpoints go; none are written without it.
-        resume: go on with what the folder holds.
+        resume: continue from what the folder holds.
         monitor: called after each validated epoch for figures that are only recorded (test
             accuracy), never used.
-        on_record: hears of every epoch.
-        checkpoint_every: seconds between two checkpoints at least.
+        on_record: called with the record of every epoch.
+        checkpoint_every: minimum seconds between two checkpoints.
         team: the processes that train this method together.
         notes: what the user should know already; more is added, such as a fall-back.
 
@@ -83,7 +83,7 @@ class Trainer:
     def train(self, stage: str, loss: Loss, params: Any, data: Data, **options: Any) -> History:
         """Run all epochs of a stage; keeps the last, or the best by noisy validation.
 
-        Args as of `epochs`. Returns the records.
+        Arguments as for `epochs`. Returns the records.
         """
         return list(self.epochs(stage, loss, params, data, **options))
 
@@ -105,7 +105,7 @@ class Trainer:
         Args:
             stage: its name, in records and checkpoints.
             loss: loss(batch, step) -> scalar.
-            params: parameters, or groups of them as of `Method.param_groups`.
+            params: parameters, or groups of them as in `Method.param_groups`.
             data: the rows.
             epochs: of the stage; None: the recipe's.
             lr: of groups that have none of their own; None: the recipe's.

@@ -29,30 +29,30 @@ class Recipe:
     """
 
     epochs: int = 30  # passes over the training rows
-    batch_size: int = 128  # rows in one step
+    batch_size: int = 128  # rows per step
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # sgd: with Nesterov momentum
-    lr: float = 0.05  # learning rate at the start
-    pretrained_lr: float = 1.0  # that of pre-trained weights, as a share of lr; 0 freezes them
-    momentum: float = 0.9  # SGD's; Adam's beta1
-    weight_decay: float = 5e-4  # pull of the weights towards 0
+    lr: float = 0.05  # initial learning rate
+    pretrained_lr: float = 1.0  # rate of pre-trained weights as a fraction of lr; 0 freezes them
+    momentum: float = 0.9  # of SGD; beta1 of Adam
+    weight_decay: float = 5e-4  # how strongly weights shrink towards 0
     schedule: str = "cosine"  # constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4
-    augment: str = "none"  # or parts joined by +: crop2, flip, cutout8, simclr; features: jitter0.1
+    augment: str = "none"  # none, or parts joined by +: crop2+flip+cutout8; features: jitter0.1
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA only
-    ema: float = 0.0  # decay of the weight average; 0: none
-    clip: float = 0.0  # largest gradient norm of a parameter group; 0: no clipping
-    val: float = 0.1  # fraction of the rows held out as noisy validation
+    ema: float = 0.0  # decay of the moving average of the weights; 0: no average
+    clip: float = 0.0  # maximum gradient norm of a parameter group; 0: no clipping
+    val: float = 0.1  # fraction of the rows to hold out as noisy validation
     keep: Literal["last", "best", "best_nll"] = "last"  # best: by noisy validation accuracy
-    patience: int = 0  # stop after so many epochs without a better noisy validation; 0: never
+    patience: int = 0  # stop after this many epochs without better noisy validation; 0: never
     balance: bool = False  # draw every observed class equally often
-    workers: int = 2  # processes that read data that does not fit in memory
-    seed: int = 0  # of every draw that has no seed of its own
-    noise_seed: int | None = None  # of the wrong labels that --noise makes
-    split_seed: int | None = None  # of the choice of the validation rows
-    init_seed: int | None = None  # of the initial weights
-    order_seed: int | None = None  # of the order of the rows and every other draw in training
+    workers: int = 2  # processes that read data too large for memory
+    seed: int = 0  # for every random draw that has no seed of its own
+    noise_seed: int | None = None  # for the wrong labels that --noise makes
+    split_seed: int | None = None  # for the choice of the validation rows
+    init_seed: int | None = None  # for the initial weights
+    order_seed: int | None = None  # for the order of the rows and every other draw in training
     device: str = "auto"  # auto, cpu, cuda, cuda:1
-    graph: bool = True  # on CUDA: capture the step as one CUDA graph
-    compile: bool = False  # fuse the networks by torch.compile: slower to start, then faster
+    graph: bool = True  # on CUDA, capture the step as one CUDA graph
+    compile: bool = False  # fuse the networks with torch.compile: slower to start, then faster
 
     def __post_init__(self) -> None:
         for name, kind in _hints(Recipe).items():
@@ -66,7 +66,7 @@ class Recipe:
         for name in ("lr", "pretrained_lr", "weight_decay", "clip", "patience", "workers"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadInput(
-                    f"{name} must be a finite number from 0 on, not {getattr(self, name)}"
+                    f"{name} must be a finite number, 0 or more, not {getattr(self, name)}"
                 )
         learning_rate(self.schedule, 0, 1)
 
@@ -84,8 +84,8 @@ class Recipe:
         """A generator for one stream.
 
         Args:
-            stream: as of `seed_of`.
-            stage: as of `seed_of`.
+            stream: as in `seed_of`.
+            stage: as in `seed_of`.
             device: that it draws on.
         """
         return torch.Generator(device).manual_seed(self.seed_of(stream, stage))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils.multiclass import unique_labels
@@ -17,13 +18,15 @@ from torch import Tensor, nn
 
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from ..auditing.crossfit import Answers, FoldFit, Folds, kept_or_made, out_of_fold, single_rows
-from ..data import BadInput, Batch, Data, few
+from ..auditing.sampling import Reviewed
+from ..auditing.similar import Features, standardised
+from ..data import IGNORE, BadInput, Batch, Data, few
 from ..data.images import without_unreadable
 from ..data.readers import fingerprint
 from ..encoders.encoder import Encoder
 from ..engine import Record, choose_device
 from ..hashing import hash_of
-from ..method import Method, unseen
+from ..method import Method, Net, unseen
 from .files import plain_fields
 from .inputs import as_plain, check_inputs, check_labels, check_training
 from .training import train
@@ -31,10 +34,12 @@ from .training import train
 if TYPE_CHECKING:
     from .classifier import Classifier
 
-ONE_LABEL = "an audit needs one label a row; pixel labels are not audited yet"
+ONE_LABEL = "an audit needs one label per row; pixel labels are not audited yet"
 
 
-def audit_rows(clf: Classifier, X: Any, y: ArrayLike, folds: int) -> Audit:
+def audit_rows(
+    clf: Classifier, X: Any, y: ArrayLike, folds: int, checked: Mapping[int, Any] | None
+) -> Audit:
     """The audit of labels as a user gives them: any classes, any kind of X."""
     if folds == 0:
         check_is_fitted(clf)
@@ -56,7 +61,12 @@ def audit_rows(clf: Classifier, X: Any, y: ArrayLike, folds: int) -> Audit:
         )
     labels = torch.tensor([place[name] for name in given.tolist()])
     data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
-    found = clf.audit_data(data, folds=folds).with_classes(classes.tolist())
+    if checked is not None:
+        strange = [label for label in checked.values() if label not in place]
+        if strange:
+            raise BadInput(f"the checked label {strange[0]!r} is no class of the labels")
+        checked = {row: place[label] for row, label in checked.items()}
+    found = clf.audit_data(data, folds=folds, checked=checked).with_classes(classes.tolist())
     if found.context.rows is not None:  # the values as they were given, not as float32
         found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
     return found
@@ -69,6 +79,7 @@ def audit_data(
     on_record: Callable[[Record], None],
     keep: Path | None,
     encoder: Encoder | None,
+    checked: Mapping[int, int] | Reviewed | None,
     folder: Path | None,
     on_start: Callable[[int], None],
 ) -> Audit:
@@ -95,16 +106,37 @@ def audit_data(
             kept.clear()
             notes += kept.notes
         notes += single_rows(data)
-    found = audit(answers.probs, data.y, transition=answers.transition, names=data.names)
+    if isinstance(checked, Mapping) and unread:
+        gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
+        checked = {row: label for row, label in checked.items() if row not in gone}
+    T, names = answers.transition, data.names
+    found = audit(answers.probs, data.y, transition=T, names=names, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
     found.context.method = clf._method_name()
+    found.context.features = _features(clf, data)
     if len(data.shape) > 1:
         found.context.images = data.x
     else:
         found.context.rows = data.x  # type: ignore[assignment]
     return found
+
+
+def _features(clf: Classifier, data: Data) -> Features | None:
+    """By which similar rows are found: a table's own values, or what the network makes of a
+    picture; nothing for pictures before there is a network."""
+    net: Any = getattr(getattr(clf, "method_", None), "net", None)
+    if len(data.shape) > 1 and (not isinstance(net, Net) or data.shape != clf.shape_):
+        return None
+
+    def of(rows: Sequence[int]) -> Tensor:
+        part = data.rows(torch.as_tensor(rows))
+        if len(data.shape) == 1:
+            return standardised(torch.as_tensor(part.x))
+        return clf._trainer().map(lambda b: F.normalize(net.features(b.x).float()), part)
+
+    return of
 
 
 def _key(clf: Classifier, data: Data, folds: int, encoder: Encoder | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from ..auditing import Audit
+from ..auditing.sampling import Reviewed
 from ..data import IGNORE, BadInput, Batch, Data
 from ..data.images import row_name
 from ..data.readers import Schema
@@ -30,10 +31,10 @@ from .training import train
 class Classifier(ClassifierMixin, BaseEstimator):
     """A classifier that survives wrong labels, and knows which ones they are.
 
-    A scikit-learn estimator. What is left at None is chosen by the kind of data, as in
-    `ytilde fit`. In every method X is features [N, D], images [N, C, H, W] (uint8, or float in
+    A scikit-learn estimator. Parameters left at None are chosen by the kind of data, as
+    in `ytilde fit`. In every method X is features [N, D], images [N, C, H, W] (uint8, or float in
     [0, 1]), or a DataFrame, whose text columns are categories, or image files. y are ints or
-    strings, one a row (-1 is a class like any other, as scikit-learn has it) or one a pixel
+    strings, one a row (-1 is a class like any other, as scikit-learn has it) or one per pixel
     (-1 = ignore).
 
     Args:
@@ -41,37 +42,37 @@ class Classifier(ClassifierMixin, BaseEstimator):
             list by noisy validation (`race_` is what was seen).
         backbone: a name, "auto", or your own nn.Module that returns features.
         epochs: passes over the training rows.
-        batch_size: rows in one step.
+        batch_size: rows per step.
         optimizer: "sgd" (with Nesterov momentum), "adam" or "adamw".
-        lr: learning rate at the start.
-        pretrained_lr: the rate of an encoder's weights and of your own module's, as a share of lr;
-            0 freezes them.
-        momentum: SGD's; Adam's beta1.
-        weight_decay: pull of the weights towards 0.
-        schedule: of the rate: "constant", "cosine", "step:0.5,0.75", "linear:0.4" or
+        lr: initial learning rate.
+        pretrained_lr: the rate of an encoder's weights and of your own module's, as a fraction of
+            lr; 0 freezes them.
+        momentum: of SGD; beta1 of Adam.
+        weight_decay: how strongly weights shrink towards 0.
+        schedule: of the learning rate: "constant", "cosine", "step:0.5,0.75", "linear:0.4" or
             "linear_beta:0.4"; times are fractions of training.
         augment: "none", or parts joined by +, such as "crop+flip"; features: "jitter0.1".
         precision: "float32" or "bfloat16"; "auto" is bfloat16 on CUDA only.
-        ema: decay of the weight average; 0: none.
-        clip: largest gradient norm of a parameter group; 0: no clipping.
-        val: the share of the rows held out as noisy validation; "auto": a tenth from 1,000 rows
-            on, nothing below.
-        keep: which epoch's model: "last", "best" by noisy validation accuracy, or "best_nll"; None:
-            the best where 100 labels or more are held out, else the last.
-        patience: stop after so many epochs without a better noisy validation; 0: never.
+        ema: decay of the moving average of the weights; 0: no average.
+        clip: maximum gradient norm of a parameter group; 0: no clipping.
+        val: the fraction of the rows to hold out as noisy validation; "auto": a tenth with 1,000
+            rows or more, otherwise nothing.
+        keep: which epoch's model to keep: "last", "best" by noisy validation accuracy, or
+            "best_nll"; None: the best if at least 100 labels are held out, else the last.
+        patience: stop after this many epochs without better noisy validation; 0: never.
         balance: draw every observed class equally often.
-        workers: processes that read data that does not fit in memory.
-        random_state: seed of every draw that has no seed of its own.
-        split_seed: of the choice of the validation rows.
-        init_seed: of the initial weights.
-        order_seed: of the order of the rows and every other draw in training.
+        workers: processes that read data too large for memory.
+        random_state: seed for every random draw that has no seed of its own.
+        split_seed: seed for the choice of the validation rows.
+        init_seed: seed for the initial weights.
+        order_seed: seed for the order of the rows and every other draw in training.
         device: "auto", "cpu", "cuda", "cuda:1".
-        graph: on CUDA: capture the step as one CUDA graph.
-        compile: fuse the networks by torch.compile: slower to start, then faster.
-        devices: so many GPUs (or CPU processes) train together, with the result of one; a script
-            that uses them needs `if __name__ == "__main__":`.
+        graph: on CUDA, capture the step as one CUDA graph.
+        compile: fuse the networks with torch.compile: slower to start, then faster.
+        devices: number of GPUs (or CPU processes) that train together, with the result of one; a
+            script that uses them needs `if __name__ == "__main__":`.
         encoder: a file made by `ytilde pretrain`, from which the networks start.
-        pretrain: make an encoder first, as in "simclr:epochs=100".
+        pretrain: make an encoder first, e.g. "simclr:epochs=100".
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(80, 3))
@@ -221,7 +222,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             answers: gets what the fitted model says of the rows it was trained on, which is
                 computed anyway: "probs" [N, K], and "unreadable_rows" [N]; nothing where pixels
                 have labels.
-            on_record: hears of every epoch.
+            on_record: called with the record of every epoch.
             options: those of `fit_method`.
 
         Returns:
@@ -396,20 +397,24 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     # ---- auditing -----------------------------------------------------------------------------
 
-    def audit(self, X: Any, y: ArrayLike, folds: int = 5) -> Audit:
+    def audit(
+        self, X: Any, y: ArrayLike, folds: int = 5, checked: Mapping[int, Any] | None = None
+    ) -> Audit:
         """Which labels are wrong, and what they should be.
 
         Args:
             X: the inputs.
             y: their labels, which are judged.
-            folds: every label is judged by a model that never saw it, in so many fits of this
-                estimator. 0: by this fitted model, once; cheaper, but a label it was trained on
-                looks better.
+            folds: number of fits of this estimator; each label is judged by one that never saw it.
+                0: this fitted model judges, which is cheaper, but labels that it was trained on
+                look better.
+            checked: true labels of rows that somebody looked at, {row: label}, drawn at random; the
+                count of wrong labels then holds whatever the model is.
 
         Returns:
             The verdict on every label; `to_html` writes the report.
         """
-        return audits.audit_rows(self, X, y, folds)
+        return audits.audit_rows(self, X, y, folds, checked)
 
     def audit_data(
         self,
@@ -418,6 +423,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         on_record: Callable[[Record], None] = lambda record: None,
         keep: Path | None = None,
         encoder: Encoder | None = None,
+        checked: Mapping[int, int] | Reviewed | None = None,
         folder: Path | None = None,
         on_start: Callable[[int], None] = lambda left: None,
     ) -> Audit:
@@ -425,10 +431,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
         Args:
             data: the rows, whose labels are judged.
-            folds: as of `audit`.
-            on_record: hears of every epoch of the folds' fits; the record's stage names the fold.
+            folds: as for `audit`.
+            on_record: called with the record of every epoch; its stage names the fold.
             keep: a file for what these fits say, so that the next audit of the same needs none.
             encoder: what the file `self.encoder` holds, where it has been read already.
+            checked: true classes of rows drawn at random, or the decisions of a review.
             folder: of a run, which keeps each fold as it ends, and the checkpoints of the one in
                 training: an audit that was stopped goes on there, to the same verdict.
             on_start: hears how many folds are left to train, before the first is.
@@ -436,7 +443,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         Returns:
             The verdict on every label.
         """
-        more = (keep, encoder, folder, on_start)
+        more = (keep, encoder, checked, folder, on_start)
         return audits.audit_data(self, data, folds, on_record, *more)
 
     # ---- files --------------------------------------------------------------------------------

@@ -67,8 +67,8 @@ def truncated_gce(
         logits: [..., K].
         y: labels [...]; -1 = ignore.
         weights: [...], from `truncation_weights` some epochs ago.
-        q: as of `gce`.
-        k: as of `truncation_weights`.
+        q: as in `gce`.
+        k: as in `truncation_weights`.
 
     Returns:
         The loss of each element [...], 0 where it is ignored.

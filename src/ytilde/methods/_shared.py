@@ -99,7 +99,7 @@ def auto_rate(
             raise BadInput(f'rate must be a share in [0, 1) or "auto", but it is {rate!r}.')
         return float(rate)
     if data.y.dim() > 1:
-        raise BadInput('rate="auto" needs one label a row; give the share of wrong pixels.')
+        raise BadInput('rate="auto" needs one label per row; give the share of wrong pixels.')
 
     def estimate() -> Tensor:
         generator = trainer.recipe.generator("split", "rate")

@@ -26,7 +26,7 @@ class ELR(Method):
     beta: float = 0.7  # memory of past predictions
     lam: float = 3.0  # strength of the regulariser
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of the memory
-    top_k: int = 0  # keep only so many classes of each row's memory; 0: all
+    top_k: int = 0  # keep only this many classes of each row's memory; 0: all
 
     ranges = "0 <= beta < 1, lam >= 0, top_k >= 0"
     pixels = False

@@ -46,7 +46,7 @@ class SecondOpinion(Method):
     alpha: float = 1.0  # mixup's Beta(alpha, alpha)
     balance: float = 1.0  # weight of predictions as frequent as the labels' classes
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of the opinions
-    top_k: int = 0  # remember only so many classes of an opinion; 0: all
+    top_k: int = 0  # remember only this many classes of an opinion; 0: all
 
     pixels = False
     ranges = (

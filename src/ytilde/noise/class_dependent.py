@@ -183,7 +183,7 @@ def classwise(
     assert rates is not None
     if len(rates) != num_classes:
         raise BadInput(
-            f"classwise noise has {len(rates)} rates for {num_classes} classes; give one a class."
+            f"classwise noise has {len(rates)} rates for {num_classes} classes; give one per class."
         )
     redraw = torch.tensor([_rate(rate) for rate in rates], dtype=torch.float64)
     target = torch.ones(num_classes, num_classes, dtype=torch.float64)

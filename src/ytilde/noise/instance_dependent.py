@@ -60,7 +60,7 @@ def instance(
     _known("features", features, FEATURES)
     if clean.ndim != 1 or len(x) != len(clean):
         raise BadInput(
-            f"instance noise needs one label an input, not labels {list(clean.shape)} "
+            f"instance noise needs one label per input, not labels {list(clean.shape)} "
             f"for inputs {list(x.shape)}."
         )
     rate = _rate(rate)

@@ -76,7 +76,7 @@ class SoftmaxT(Transition):
 
     Args:
         num_classes: K.
-        groups: so many matrices, [G, K, K]; None: one, [K, K].
+        groups: number of matrices, [G, K, K]; None: one, [K, K].
 
     Example:
         >>> SoftmaxT(3).T().diagonal().detach()
@@ -102,7 +102,7 @@ class LowRankT(Transition):
         num_classes: K.
         rank: the number of error profiles.
         generator: of the start: equal profiles would get equal gradients for ever.
-        groups: so many matrices, [G, K, K]; None: one, [K, K].
+        groups: number of matrices, [G, K, K]; None: one, [K, K].
 
     Example:
         >>> T = LowRankT(100, 5, torch.Generator().manual_seed(0))

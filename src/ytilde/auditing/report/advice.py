@@ -1,17 +1,23 @@
-"""What to do next: sentences, and commands to copy."""
+"""What to do next: sentences, and commands to copy; never what the audit's notes warn of."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 from typing import NamedTuple
 
 from ...runfolder import CONFIG
 from ..audit import Audit
+from ..notes import doubts
 from ..pages import count, plural, text_of
 from .cards import AMBIGUOUS
 
 SURE = (0.95, 0.9, 0.8)  # p_wrong above which labels may be fixed unseen: the first that has any
+CONFIDENT = 1.645  # standard deviations: 95 %, one-sided
+LOOKS_RIGHT = 0.01  # share of wrong labels up to which none must be fixed
+SAMPLE = 100  # rows of a first look
+UNSEEN = "Correct no label unseen: it is not sure that more of them would get better than worse"
 FREQUENT = 3  # rows that make a mistake worth a sentence in the labelling guide
 
 
@@ -20,18 +26,58 @@ class Advice(NamedTuple):
     command: str | None = None
 
 
+def looks_right(audit: Audit) -> bool:
+    """Are next to no labels wrong, by rows checked by hand or by a model that is not in doubt?"""
+    is_sure = audit.checked is not None or not doubts(audit.notes)
+    return audit.noise_rate.high < LOOKS_RIGHT and is_sure
+
+
+def fix_threshold(audit: Audit) -> float | None:
+    """The p_wrong above which labels may be fixed unseen; None: somebody should look first.
+
+    Only here this is decided. A fix makes a label better with the probability of the suggestion,
+    and worse with that of the given label; it is advised where the labels made better outnumber
+    those made worse with 95 % confidence, and never by a model that is itself in doubt.
+    """
+    if audit.at_chance or doubts(audit.notes) or looks_right(audit):
+        return None
+    for above in SURE:
+        rows = audit.issues[audit.issues.p_wrong > above]
+        better, worse = rows.predicted_prob, 1 - rows.p_wrong
+        gain = better - worse
+        spread = math.sqrt(max(0.0, float((better + worse - gain**2).sum())))
+        if len(rows) and gain.sum() > CONFIDENT * spread:
+            return above
+    return None
+
+
 def advice(audit: Audit, target: Path, method: str) -> list[Advice]:
     """What to do next; the commands are those of the run whose folder the report goes to."""
     if audit.at_chance:
         return [
+            *_counting(audit, target.parent),
             Advice("Leave the labels as they are: this model cannot judge them."),
             Advice("See whether the right column holds the labels and each input carries its own. "
                     "Then train longer, with more data, or with a better network or features."),
         ]  # fmt: skip
-    if audit.noise_rate.high < 0.01:
-        return [Advice("The labels look right. Train on them as they are; nothing must be fixed.")]
-    steps = [*_corrections(audit, target.parent), _training(method)]
-    if len(audit.pairs) and round(audit.pairs.expected_errors.iloc[0]) >= FREQUENT:
+    suspects = int(audit.issues.is_label_issue.sum())
+    if looks_right(audit):
+        some = f" The {plural(suspects, 'suspect')} below may deserve a look." if suspects else ""
+        right = "The labels look right. Train on them as they are; nothing must be fixed."
+        return [Advice(right + some)]
+    above, run, counting = (
+        fix_threshold(audit),
+        _run(target.parent),
+        _counting(audit, target.parent),
+    )
+    if above is None:
+        first = _sample(run) if audit.checked is None else Advice(f"{UNSEEN}.")
+        more = [] if audit.checked is None else counting
+        steps = [first, _decide("Then look", run), *more, _better_model(), _training(method)]
+    else:
+        steps = [_decide("Look", run), _fix(audit, above, run), *counting, _training(method)]
+    frequent = len(audit.pairs) and round(audit.pairs.expected_errors.iloc[0]) >= FREQUENT
+    if frequent and not doubts(audit.notes):
         worst = audit.pairs.iloc[0]
         given, true = text_of(worst.given_label), text_of(worst.predicted_label)
         steps.append(Advice(
@@ -46,27 +92,68 @@ def advice(audit: Audit, target: Path, method: str) -> list[Advice]:
     return steps
 
 
-def _corrections(audit: Audit, folder: Path) -> list[Advice]:
-    look = (
-        "Look through the suspects below. All are in issues.csv, the worst first. "
+def _run(folder: Path) -> str | None:
+    """The run whose folder the report goes to, as a command names it; None where there is none: the
+    audit was made in Python, or by a demo."""
+    return shlex.quote(text_of(folder, 400)) if (folder / CONFIG).exists() else None
+
+
+def _sample(run: str | None) -> Advice:
+    why = (
+        f"{UNSEEN}. Look at {SAMPLE} rows drawn at random first; they tell how many labels are "
+        "wrong, whatever the model is worth"
+    )
+    return Advice(f"{why}.") if run is None else Advice(
+        f"{why}:", f"ytilde review {run} --sample {SAMPLE}"
+    )  # fmt: skip
+
+
+def _decide(look: str, run: str | None) -> Advice:
+    text = (
+        f"{look} through the suspects below. All are in issues.csv, the worst first. "
         "predicted_label is what the label should probably be."
     )
-    above = next((t for t in SURE if (audit.issues.p_wrong > t).any()), None)
-    surest = plural(int((audit.issues.p_wrong > (above or 0)).sum()), "row")
+    if run is None:
+        return Advice(text)
+    return Advice(
+        f"{text} Or decide on them one by one, with the keyboard:", f"ytilde review {run}"
+    )
+
+
+def _fix(audit: Audit, above: float, run: str | None) -> Advice:
+    surest = plural(int((audit.issues.p_wrong > above).sum()), "row")
     sure = (
         f"Let ytilde correct only those it is surest of ({surest} with p_wrong above {above}). "
         "The original labels stay untouched"
     )
-    if not (folder / CONFIG).exists():  # no run: the audit was made in Python, or by a demo
-        decide = Advice(look)
-        fix = Advice(f"{sure}. In Python, with the audit:", f"found.fixed_labels(above={above})")
-    else:
-        run = shlex.quote(text_of(folder, 400))
-        one_by_one = f"{look} Or decide on them one by one, with the keyboard:"
-        decide = Advice(one_by_one, f"ytilde review {run}")
-        corrected = f"{sure}; the corrected ones go to labels.csv."
-        fix = Advice(corrected, f"ytilde audit {run} --fix-above {above}")
-    return [decide, fix] if above else [decide]
+    if run is None:
+        return Advice(f"{sure}. In Python, with the audit:", f"found.fixed_labels(above={above})")
+    corrected = f"{sure}; the corrected ones go to labels.csv."
+    return Advice(corrected, f"ytilde audit {run} --fix-above {above}")
+
+
+def _better_model() -> Advice:
+    return Advice(
+        "A better model judges better: train longer, with more data, or with a better network or "
+        "features, and audit again."
+    )
+
+
+def _counting(audit: Audit, folder: Path) -> list[Advice]:
+    """How to know better how many labels are wrong."""
+    run = _run(folder)
+    command = f"ytilde review {run} --sample"
+    if audit.checked is None:
+        text = (
+            f"Check {SAMPLE} rows that are drawn at random: the count then rests on them, and "
+            "holds whatever the model is worth."
+        )
+        return [Advice(text, f"{command} {SAMPLE}")] if run else []
+    step = audit.checked.next_step()
+    if step is None:
+        return []
+    more = f"{command} {audit.checked.drawn + step[0]}"
+    return [Advice(audit.checked.advice(), more if run else None)]
 
 
 def _training(method: str) -> Advice:

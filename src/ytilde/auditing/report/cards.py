@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 from PIL import Image
@@ -15,18 +15,44 @@ from ..items import data_address, encode, picture_of
 from ..pages import text_of
 
 AMBIGUOUS = 0.5  # above this an item counts as hard
-SIZES = ((96, 85), (96, 60), (64, 60), (40, 50), (24, 40))  # (side, JPEG quality) to try in turn
 COLUMNS = 12  # values of a table's row that a card shows
+CHARACTERS = 720  # of these values together; each may have 60
+TEXT = 40  # characters from which on a value is read rather than compared
+# (side, JPEG quality) to try in turn, until a picture is small enough
+SIZES = ((320, 85), (192, 80), (96, 85), (96, 60), (64, 60), (40, 50), (24, 40))
+THUMBNAILS = SIZES[2:]
 
 
-class Source(NamedTuple):
-    """Where a card takes its picture or values from."""
+class Source:
+    """Who a row is: its id, its file and its values; None where the data has no such thing."""
 
-    images: Any
-    rows: pd.DataFrame | None  # texts, under the numbers of the rows
-    paths: Sequence[object] | None
-    ids: Sequence[object] | None
-    quota: int  # bytes a picture
+    def __init__(
+        self,
+        rows: pd.DataFrame | None,
+        paths: Sequence[object] | None,
+        ids: Sequence[object] | None,
+    ) -> None:
+        """rows: texts, under the numbers of the rows."""
+        self.paths, self.ids = paths, ids
+        self.columns: list[str] = []
+        self._values: dict[int, Any] = {}
+        if rows is not None:
+            shown = rows.iloc[:, :COLUMNS]
+            self.columns = [text_of(name, 40) for name in shown.columns]
+            self._values = dict(zip(shown.index.tolist(), shown.to_numpy(), strict=True))
+        lengths = (len(str(value)) for values in self._values.values() for value in values)
+        self.has_texts = any(length > TEXT for length in lengths)
+        self._longest = max(60, CHARACTERS // max(1, len(self.columns)))
+
+    def look(self, row: int) -> tuple[str | None, str | None, list[str] | None]:
+        """Its id, its file, its values."""
+        return (
+            None if self.ids is None else text_of(own_text(self.ids[row])),
+            None if self.paths is None else text_of(self.paths[row], 200),
+            [text_of(value, self._longest) for value in self._values[row]]
+            if self.columns
+            else None,
+        )
 
 
 def choose(issues: pd.DataFrame, examples: int) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -44,42 +70,52 @@ def choose(issues: pd.DataFrame, examples: int) -> tuple[pd.DataFrame, pd.DataFr
     return worst, hardest.head(math.ceil(0.4 * examples))
 
 
-def card(issue: Any, source: Source) -> dict[str, Any]:
+def card(issue: Any, source: Source, image: str | None) -> dict[str, Any]:
     row = int(issue.index)
-    values: list[tuple[str, str]] = []
-    if source.rows is not None:
-        shown = source.rows.loc[row].iloc[:COLUMNS]
-        values = [(text_of(name, 40), text_of(value, 60)) for name, value in shown.items()]
+    own_id, path, values = source.look(row)
     return {
         "row": row,
         "given": text_of(issue.given_label),
         "suggested": text_of(issue.predicted_label),
         "runner_up": text_of(issue.runner_up_label),
         "p_wrong": float(issue.p_wrong),
-        "sure": float(issue.predicted_prob),
         "ambiguity": float(issue.ambiguity),
-        "id": text_of(own_text(source.ids[row])) if source.ids is not None else "",
-        "path": text_of(source.paths[row], 200) if source.paths is not None else "",
-        "image": None if source.images is None else _picture(source.images, row, source.quota),
-        "values": values,
+        "id": own_id,
+        "path": path,
+        "values": list(zip(source.columns, values or (), strict=True)),
+        "image": image,
     }
 
 
-def _picture(images: Any, row: int, quota: int) -> str | None:
-    """The picture of a row as a data: address of at most `quota` characters."""
-    picture = picture_of(images, row)
-    if max(picture.size) <= SIZES[0][0]:
-        address = _address(picture, "png", optimize=True)
-        if len(address) <= quota:
-            return address
-    for side, quality in SIZES:
-        small = picture.copy()
-        small.thumbnail((side, side))
-        address = _address(small, "jpeg", quality=quality)
+class Pictures:
+    """Pictures as data: addresses, as long as there is room for them on the page."""
+
+    def __init__(self, images: Any, room: int) -> None:
+        self.images, self.room = images, room
+        self._kept: dict[int, str] = {}
+
+    def take(self, row: int, quota: int, sizes: Sequence[tuple[int, int]] = SIZES) -> str | None:
+        """The picture of a row in at most `quota` characters; it is taken once."""
+        if self.images is None or row in self._kept:
+            return self._kept.get(row)
+        address = _small(picture_of(self.images, row), min(quota, self.room), sizes)
+        if address is not None:
+            self.room -= len(address)
+            self._kept[row] = address
+        return address
+
+
+def _small(picture: Image.Image, quota: int, sizes: Sequence[tuple[int, int]]) -> str | None:
+    for address in _addresses(picture, sizes):
         if len(address) <= quota:
             return address
     return None
 
 
-def _address(picture: Image.Image, kind: str, **options: Any) -> str:
-    return data_address(encode(picture, kind, **options), kind)
+def _addresses(picture: Image.Image, sizes: Sequence[tuple[int, int]]) -> Iterator[str]:
+    if max(picture.size) <= THUMBNAILS[0][0]:
+        yield data_address(encode(picture, "png", optimize=True), "png")
+    for side, quality in sizes:
+        small = picture.copy()
+        small.thumbnail((side, side))
+        yield data_address(encode(small, "jpeg", quality=quality), "jpeg")

@@ -11,14 +11,15 @@ from typing import Any
 
 from ...files import write_text
 from ...runfolder import CONFIG
-from ..audit import Audit
-from ..notes import NOTE_WEAK
-from ..pages import digest, own_parts, template, text_of
-from . import charts, tables
-from .advice import advice
-from .cards import AMBIGUOUS, Source, card, choose
+from ..audit import Audit, worst_first
+from ..notes import doubts
+from ..pages import data_block, digest, own_parts, template, text_of
+from . import cards, charts, listing, tables
+from .advice import advice, looks_right
 
-PICTURES = 1_500_000  # bytes that all pictures of a page may take together, as base64
+PICTURES = 8_000_000  # characters that all pictures of a page may take together, as base64
+FIRST = 3_000_000  # of these, for the cards that are shown at once
+LARGEST = 60_000  # characters of one of their pictures
 FULL_MATRIX = 20  # classes up to which T is drawn whole
 
 
@@ -27,19 +28,15 @@ def write(audit: Audit, path: str | os.PathLike[str], **own: Any) -> None:
 
     The row `index` of its issues is a row of the context's images and rows.
     """
-    context = replace(audit.context, **own)
-    target = Path(path)
-    wrong, unclear = choose(audit.issues, context.examples)
-    quota = PICTURES // max(1, len(wrong) + len(unclear))
-    rows = context.shown([*wrong["index"], *unclear["index"]])
-    source = Source(context.images, rows, context.paths, context.ids, quota)
+    audit = replace(audit, context=replace(audit.context, **own)) if own else audit
+    context, target, doubted = audit.context, Path(path), doubts(audit.notes)
     page = {
         "title": _title(context.title, target.parent),
         "at_chance": audit.at_chance,
+        "looks_right": looks_right(audit),
         "figures": _figures(audit),
         "measured": {text_of(k): text_of(v) for k, v in (context.measured or {}).items()},
-        "wrong": [card(issue, source) for issue in wrong.itertuples()],
-        "unclear": [card(issue, source) for issue in unclear.itertuples()],
+        **_galleries(audit),
         "matrix": tables.matrix(audit) if len(audit.transition) <= FULL_MATRIX else None,
         "pairs": tables.pairs(audit.pairs),
         "classes": tables.classes(audit.per_class),
@@ -47,11 +44,38 @@ def write(audit: Audit, path: str | os.PathLike[str], **own: Any) -> None:
         "curves": charts.curves(context.history),
         "reliability": charts.reliability(context.reliability),
         "advice": advice(audit, target, context.method),
-        "notes": [text_of(note, 600) for note in audit.notes],
-        "weak": NOTE_WEAK.partition("{")[0],  # that note, or NOTE_CHANCE, stands at the top
+        "doubts": [text_of(note, 600) for note in doubted],
+        "notes": [text_of(note, 600) for note in audit.notes if note not in doubted],
     }
     # A file name may hold bytes that are no text: they become "?" instead of an error.
     write_text(target, _render(page).encode("utf-8", "replace").decode())
+
+
+def _galleries(audit: Audit) -> dict[str, Any]:
+    """The cards that are shown at once, and the data of all suspects; at chance there are none."""
+    if audit.at_chance:
+        return {"wrong": [], "unclear": [], "listed": 0, "texts": False, "data": data_block({})}
+    context = audit.context
+    wrong, unclear = cards.choose(audit.issues, context.examples)
+    flagged = worst_first(audit.issues[audit.issues.is_label_issue]).head(listing.LISTED)
+    shown = set(wrong["index"])
+    similar = {row: audit.similar[row] for row in shown if row in audit.similar}
+    near = [row for each in similar.values() for rows in each for row in rows]
+    rows = dict.fromkeys([*wrong["index"], *flagged["index"], *unclear["index"], *near])
+    source = cards.Source(context.shown(list(rows)), context.paths, context.ids)
+    pictures = cards.Pictures(context.images, PICTURES)
+    quota = min(LARGEST, FIRST // max(1, len(wrong) + len(unclear)))
+    galleries = {
+        name: [
+            cards.card(issue, source, pictures.take(int(issue.index), quota))
+            for issue in table.itertuples()
+        ]
+        for name, table in (("wrong", wrong), ("unclear", unclear))
+    }
+    data = listing.beside(similar, source, pictures)
+    data |= listing.suspects(flagged, source, pictures, shown)
+    told = {"listed": len(data["suspects"]), "texts": source.has_texts, "data": data_block(data)}
+    return galleries | told
 
 
 def _title(title: str | None, folder: Path) -> str:
@@ -76,8 +100,9 @@ def _figures(audit: Audit) -> dict[str, Any]:
         "unjudged": audit.unjudged,
         "classes": len(audit.transition),
         "errors": audit.num_errors,
+        "checked": audit.checked.drawn if audit.checked else 0,
         "rate": audit.noise_rate,
         "flagged": int(flagged.sum()),
         "differ": round(audit.num_errors) != int(flagged.sum()),
-        "ambiguous": int((~flagged & (audit.issues.ambiguity > AMBIGUOUS)).sum()),
+        "ambiguous": int((~flagged & (audit.issues.ambiguity > cards.AMBIGUOUS)).sum()),
     }

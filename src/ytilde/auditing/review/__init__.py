@@ -1,11 +1,12 @@
 """`ytilde review`: a local page to go through the suspicious labels of a run with the keyboard."""
 
-from .log import LOG, Conflict, Decision, Log, NotSaved
+from .log import LOG, Choice, Conflict, Decision, Log, NotSaved
 from .server import application, serve
 from .session import Review, export
 
 __all__ = [
     "LOG",
+    "Choice",
     "Conflict",
     "Decision",
     "Log",

@@ -1,9 +1,10 @@
 """The log of a review: every decision is a line, on disk before the page hears of it.
 
-A file of SQLite, append-only, and whole by itself (no WAL beside it). A line is known by the page's
-own random name for it, so a repeated request is never counted twice, and it says which decision it
-replaces, so two tabs cannot overrule each other unseen. Each line carries a digest of itself and
-of the line before, so a damaged file is refused instead of giving other labels.
+A file of SQLite, append-only, and whole by itself (no WAL beside it). A request of the page has a
+random name of the page's own, so a repeated one is never counted twice; it may decide on many rows
+at once, a line each, and is taken back as a whole. It says which decisions it replaces, so two tabs
+cannot overrule each other unseen. Each line carries a digest of itself and of the line before, so a
+damaged file is refused instead of giving other labels.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -26,22 +27,22 @@ from ...files import TEMPORARY, check_writable
 from ...runfolder import REVIEW
 
 LOG = REVIEW
+ACTIONS = ("accept", "keep", "choose", "bad", "skip")  # bad: the item is of no class at all
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS decisions (
+CREATE TABLE decisions (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
-  request TEXT NOT NULL UNIQUE,     -- the page's name for this decision
+  request TEXT NOT NULL,            -- the page's name for what it asked
   tab TEXT NOT NULL,
   row INTEGER NOT NULL,             -- row of the data
-  action TEXT NOT NULL CHECK (action IN ('accept', 'keep', 'choose', 'skip', 'undo')),
+  action TEXT NOT NULL CHECK (action IN ('accept', 'keep', 'choose', 'bad', 'skip', 'undo')),
   label INTEGER,                    -- number of the class; null: none was decided on
   undoes INTEGER UNIQUE REFERENCES decisions (id),
-  at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+  at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+  digest TEXT,
+  UNIQUE (request, row)
 )"""
-WITH_DIGESTS = "ALTER TABLE decisions ADD COLUMN digest TEXT"  # logs of ytilde 0.1 have none
-LINES = (
-    "SELECT id, request, tab, row, action, label, undoes, at{} FROM decisions "
-    "WHERE id > ? ORDER BY id"
-)
+COLUMNS = "id, request, tab, row, action, label, undoes, at"
+LINES = f"SELECT {COLUMNS}{{}} FROM decisions WHERE id > ? ORDER BY id"
 
 
 class Decision(NamedTuple):
@@ -52,6 +53,16 @@ class Decision(NamedTuple):
     action: str
     label: int | None
     tab: str
+    request: str
+
+
+class Choice(NamedTuple):
+    """What a page decides on a row; seen: the id of the decision that it replaces, 0 for none."""
+
+    row: int
+    action: str
+    label: int | None
+    seen: int = 0
 
 
 class Line(NamedTuple):
@@ -89,7 +100,7 @@ class Log:
         self._path, self._counted = path, counted
         self._one_at_a_time = threading.Lock()
         self._last, self._digest = 0, ""  # of the last line that was read
-        self._requests: dict[str, int] = {}  # and their rows
+        self._requests: dict[str, list[int]] = {}  # and their rows
         self._held: dict[int, list[Decision]] = {}  # of each row all that were not undone
         self._current: dict[int, Decision] = {}  # the last of these, the oldest first
         self.counts: Counter[str] = Counter()  # of the actions of these
@@ -158,7 +169,7 @@ class Log:
             if line.id != self._last + 1 or digest != line.digest(self._digest):
                 raise _damaged(self._path, f"decision {line.id} is not as it was written")
             self._last, self._digest = line.id, digest
-            self._requests[line.request] = line.row
+            self._requests.setdefault(line.request, []).append(line.row)
             self._take(line)
 
     def _take(self, line: Line) -> None:
@@ -168,7 +179,9 @@ class Log:
             self.undone += 1
             held[:] = [decision for decision in held if decision.id != line.undoes]
         else:
-            held.append(Decision(line.id, line.row, line.action, line.label, line.tab))
+            held.append(
+                Decision(line.id, line.row, line.action, line.label, line.tab, line.request)
+            )
         if held:
             self._current[line.row] = held[-1]
         if held and line.action == "undo":  # an older one holds again, in its old place
@@ -192,45 +205,67 @@ class Log:
             self._catch_up()
             return dict(self._current)
 
+    def is_by_hand(self, decision: Decision) -> bool:
+        """Was the row decided on by itself? Rows accepted all at once were not looked at."""
+        return len(self._requests[decision.request]) == 1
+
+    def rows_of(self, request: str) -> list[int]:
+        """The rows that a request has decided on or given back, as of the last refresh."""
+        return list(self._requests.get(request, ()))
+
     def decide(
         self, request: str, tab: str, row: int, action: str, label: int | None, seen: int
     ) -> None:
         """seen: the id of the decision that this one replaces, 0 for none."""
-        with self._open() as db:
-            if request not in self._requests:
-                held = self._current.get(row)
-                if (held.id if held else 0) != seen:
-                    raise Conflict
-                self._append(db, request, tab, row, action, label, None)
+        self.decide_all(request, tab, [Choice(row, action, label, seen)])
 
-    def undo(self, request: str, tab: str) -> int | None:
-        """Takes back the last decision of this tab that still holds; returns its row."""
+    def decide_all(self, request: str, tab: str, choices: Sequence[Choice]) -> None:
+        """All of them or none, and one `undo` takes them back."""
         with self._open() as db:
             if request in self._requests:
-                return self._requests[request]
-            own = next((d for d in reversed(self._current.values()) if d.tab == tab), None)
-            if own is None:
+                return
+            for choice in choices:
+                held = self._current.get(choice.row)
+                if (held.id if held else 0) != choice.seen:
+                    raise Conflict
+            lines = [(choice.row, choice.action, choice.label, None) for choice in choices]
+            self._append(db, request, tab, lines)
+
+    def undo(self, request: str, tab: str) -> int | None:
+        """Takes back the last request of this tab that still holds; returns its first row."""
+        with self._open() as db:
+            if request in self._requests:
+                return self._requests[request][0]
+            last = next((d for d in reversed(self._current.values()) if d.tab == tab), None)
+            if last is None:
                 return None
-            self._append(db, request, tab, own.row, "undo", None, own.id)
-            return own.row
+            undone = [
+                held
+                for row in self._requests[last.request]
+                if (held := self._current.get(row)) and held.request == last.request
+            ]
+            self._append(db, request, tab, [(d.row, "undo", None, d.id) for d in undone])
+            return undone[0].row
 
     def _append(
         self,
         db: sqlite3.Connection,
         request: str,
         tab: str,
-        row: int,
-        action: str,
-        label: int | None,
-        undoes: int | None,
+        lines: Sequence[tuple[int, str, int | None, int | None]],
     ) -> None:
-        """Written, not yet taken: it is read again with what others write, once it is on disk."""
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-        line = Line(self._last + 1, request, tab, row, action, label, undoes, at)
-        db.execute(
-            "INSERT INTO decisions (id, request, tab, row, action, label, undoes, at, digest) "
-            "VALUES (?,?,?,?,?,?,?,?,?)",
-            (*line, line.digest(self._digest)),
+        """Written, not yet taken: it is read again with what others write, once it is on disk.
+
+        lines: row, action, label, and the id of the decision that it undoes.
+        """
+        at, before = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()), self._digest
+        written = []
+        for number, (row, action, label, undoes) in enumerate(lines, self._last + 1):
+            line = Line(number, request, tab, row, action, label, undoes, at)
+            before = line.digest(before)
+            written.append((*line, before))
+        db.executemany(
+            f"INSERT INTO decisions ({COLUMNS}, digest) VALUES (?,?,?,?,?,?,?,?,?)", written
         )
 
 
@@ -247,7 +282,6 @@ def _create(path: Path) -> None:
     try:
         with closing(sqlite3.connect(temporary)) as db:
             db.execute(SCHEMA)
-            db.execute(WITH_DIGESTS)
         _publish(temporary, path)
     except (sqlite3.Error, OSError) as error:
         raise NotSaved(f"This decision is not saved: cannot write {path} ({error}).") from error
@@ -267,39 +301,66 @@ def _publish(temporary: Path, path: Path) -> None:
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
-    """Refuse a damaged file; lines of an older ytilde get their digests, as they are now."""
+    """Refuse a damaged file; the log of an older ytilde gets today's table, line by line."""
     if not path.stat().st_size:
         raise _damaged(path, "it is empty")
     ((told,),) = db.execute("PRAGMA integrity_check(1)")
     if told != "ok":
         raise _damaged(path, told)
     tables = _tables(db)
-    if tables == _expected():
+    if tables == _tables_of(SCHEMA):
         return
-    if tables != _expected(digests=False):
+    if tables not in (_tables_of(*older) for older in OLDER):
         raise _damaged(path, "its tables are not those of a review")
-    db.execute("BEGIN IMMEDIATE")
-    if _tables(db) == tables:  # nobody else was first
-        db.execute(WITH_DIGESTS)
-        before, digests = "", []
-        for values in db.execute(LINES.format(""), (0,)):
-            line = Line(*values)
-            before = line.digest(before)
-            digests.append((before, line.id))
-        db.executemany("UPDATE decisions SET digest = ? WHERE id = ?", digests)
-    db.execute("COMMIT")
+    with db:  # all of it or nothing
+        db.execute("BEGIN IMMEDIATE")
+        if _tables(db) == tables:  # nobody else was first
+            _renew(db, digests=tables == _tables_of(*OLDER[1]))
+
+
+# How the table was before 'bad' was an action: in 0.1, and then with digests.
+_BEFORE_BAD = """
+CREATE TABLE IF NOT EXISTS decisions (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  request TEXT NOT NULL UNIQUE,     -- the page's name for this decision
+  tab TEXT NOT NULL,
+  row INTEGER NOT NULL,             -- row of the data
+  action TEXT NOT NULL CHECK (action IN ('accept', 'keep', 'choose', 'skip', 'undo')),
+  label INTEGER,                    -- number of the class; null: none was decided on
+  undoes INTEGER UNIQUE REFERENCES decisions (id),
+  at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+)"""
+OLDER = ((_BEFORE_BAD,), (_BEFORE_BAD, "ALTER TABLE decisions ADD COLUMN digest TEXT"))
+
+
+def _renew(db: sqlite3.Connection, digests: bool) -> None:
+    """Today's table in the place of an older one; a line without a digest gets it, as it is now."""
+    lines = db.execute(LINES.format(", digest" if digests else ""), (0,)).fetchall()
+    last = db.execute("SELECT seq FROM sqlite_sequence").fetchall()
+    db.execute("DROP TABLE decisions")
+    db.execute(SCHEMA)
+    before = ""
+    for values in lines:
+        line = Line(*values[: len(Line._fields)])
+        before = values[-1] if digests else line.digest(before)
+        db.execute(
+            f"INSERT INTO decisions ({COLUMNS}, digest) VALUES (?,?,?,?,?,?,?,?,?)", (*line, before)
+        )
+    # how many lines there ever were, so that lost ones are still missed
+    db.execute("DELETE FROM sqlite_sequence")
+    db.executemany("INSERT INTO sqlite_sequence (name, seq) VALUES ('decisions', ?)", last)
 
 
 def _tables(db: sqlite3.Connection) -> list[tuple[str, str, str, str | None]]:
-    return db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+    asked = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
+    return db.execute(asked).fetchall()
 
 
 @cache
-def _expected(digests: bool = True) -> list[tuple[str, str, str, str | None]]:
+def _tables_of(*statements: str) -> list[tuple[str, str, str, str | None]]:
     with closing(sqlite3.connect(":memory:")) as db:
-        db.execute(SCHEMA)
-        if digests:
-            db.execute(WITH_DIGESTS)
+        for statement in statements:
+            db.execute(statement)
         return _tables(db)
 
 

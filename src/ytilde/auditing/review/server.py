@@ -13,7 +13,7 @@ from typing import Any
 from ...data import BadInput
 from ..pages import digest, own_parts, template, text_of
 from .log import NotSaved
-from .session import Review, number, word
+from .session import SIDES, Review, number, word
 
 MESSAGE = 4096  # bytes of a request
 
@@ -61,19 +61,25 @@ def application(review: Review, token: str, port: int) -> Any:
         digits = request.path_params["row"]
         if len(digits) > len(str(2**53)):
             return PlainTextResponse("The number of a picture is shorter than that.", 400)
-        known = digits.isascii() and digits.isdecimal() and int(digits) in review.position
-        if not known or len(review.data.shape) == 1:
+        size = request.path_params.get("size", "page")
+        known = digits.isascii() and digits.isdecimal() and int(digits) in review.visible
+        if not known or len(review.data.shape) == 1 or size not in SIDES:
             return PlainTextResponse("There is no such picture.", 404)
-        content = await run_in_threadpool(review.picture, int(digits))
-        return Response(content, media_type="image/png")
+        content, kind = await run_in_threadpool(review.picture, int(digits), size)
+        return Response(content, media_type=f"image/{kind}")
 
     async def ask(request: Request) -> Response:
         """Everything else is a POST of a small JSON object: what the page does by name."""
         verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "overview": lambda asked: review.overview(),
-            "next": lambda asked: review.next(word(asked, "tab"), word(asked, "kind")),
-            "at": lambda asked: review.at(number(asked, "position")),
+            "pairs": lambda asked: review.pairs(),
+            "next": lambda asked: review.next(
+                word(asked, "tab"), word(asked, "kind"), review.pair(asked)
+            ),
+            "at": lambda asked: review.at(number(asked, "position"), review.pair(asked)),
+            "similar": lambda asked: review.similar(number(asked, "row")),
             "decide": review.decide,
+            "accept-pair": review.accept_pair,
             "undo": review.undo,
         }
         verb = verbs.get(request.path_params["verb"])
@@ -90,6 +96,7 @@ def application(review: Review, token: str, port: int) -> Any:
     routes = [
         Route("/{token}/", show),
         Route("/{token}/picture/{row}", picture),
+        Route("/{token}/picture/{row}/{size}", picture),
         Route("/{token}/{verb}", ask, methods=["POST"]),
     ]
     return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)])

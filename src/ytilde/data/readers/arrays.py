@@ -98,7 +98,7 @@ def check_pixels(y: Tensor, x: Rows, what: str) -> None:
     if y.ndim > 1 and tuple(y.shape[1:]) != tuple(x.shape[2:]):
         raise BadInput(
             f"Labels of shape {tuple(y.shape)} do not fit inputs of shape {tuple(x.shape)} in "
-            f"{what}; give one label a row, or one a pixel (one-hot labels: their argmax)."
+            f"{what}; give one label per row, or one per pixel (one-hot labels: their argmax)."
         )
 
 

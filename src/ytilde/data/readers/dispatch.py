@@ -125,7 +125,7 @@ def _is_set(source: str | Path, root: str | Path | None) -> bool:
     kind = "folder" if path.is_dir() else "file"
     raise BadInput(
         f"{source} is both a data set's name and a {kind} here; write ./{source} for the {kind}, "
-        f"or run it where no such {kind} is for the set."
+        "or run the command elsewhere to use the set."
     )
 
 

@@ -59,7 +59,7 @@ def label_array(labels: Any, what: str) -> np.ndarray:
     if array.dtype.kind in "Vc":
         raise BadInput(f"{sentence(what)} hold {array.dtype}; classes must be numbers or names.")
     if array.dtype.kind == "O" and not all(isinstance(label, Hashable) for label in array.flat):
-        raise BadInput(f"{sentence(what)} hold lists or records; give one class a row.")
+        raise BadInput(f"{sentence(what)} hold lists or records; give one class per row.")
     return array
 
 

@@ -1,0 +1,97 @@
+"""Cheap judges beside the model: neighbours and a linear model, neither of which saw the label.
+
+A model that is wrong at a row is wrong alone, or at least not in the same way as its neighbours'
+labels and a linear model of the inputs; a wrong label has all of them against it. So what they say
+of a row, without its own label, tells a weak model from a wrong label (docs/decisions/0014).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..data import IGNORE
+from ..encoders.neighbours import neighbours
+from .inputs import Array, Labels
+
+NEIGHBOURS = 15
+COMPONENTS = 200  # of the features, if there are more
+REFERENCE = 20_000  # rows that are asked at most: the others are compared with these
+RIDGES = np.geomspace(1e-5, 1, 11)  # times the largest eigenvalue; the best of them is taken
+
+
+def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, Array]:
+    """What neighbours and a linear model say of each row without its label: two log-scores [N, K].
+
+    Args:
+        features: [N, ...], finite numbers.
+        y: labels [N]; rows with -1 are judged, but not asked.
+        num_classes: K.
+    """
+    x = _reduced(np.asarray(features).reshape(len(y), -1), y)
+    known = np.flatnonzero(y != IGNORE)
+    most = int(min(REFERENCE, max(2_000, 4e9 / len(y))))
+    if len(known) > most:
+        known = np.sort(np.random.default_rng(0).choice(known, most, replace=False))
+    return _votes(x, y, known, num_classes), _linear(x, y, known, num_classes)
+
+
+def _reduced(x: np.ndarray, y: Labels) -> NDArray[np.float32]:
+    """Standardised, and turned to the leading principal components where there are many columns."""
+    x = x.astype(np.float64) if x.dtype == np.float64 else x.astype(np.float32)
+    scale = x.std(0, dtype=np.float64)
+    x = ((x - x.mean(0, dtype=np.float64)) / np.where(scale > 0, scale, 1)).astype(np.float32)
+    if x.shape[1] <= COMPONENTS:
+        return x
+    few = x[np.random.default_rng(0).permutation(len(x))[:REFERENCE]]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        _, _, directions = torch.pca_lowrank(torch.from_numpy(few), COMPONENTS, center=False)
+    x = x @ directions.numpy()
+    return x / max(float(x[:, 0].std()), 1e-12)  # one scale for all: small components stay small
+
+
+def _votes(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int) -> Array:
+    """log of the labels' shares among the nearest rows; one vote is spread over all classes."""
+    number = min(NEIGHBOURS, max(1, len(asked) // 4))
+    z = torch.from_numpy(x)
+    # |a - b|^2 = |a|^2 - 2 (a . b - |b|^2 / 2): an inner product with one more column finds the nearest
+    keys = torch.cat([z[asked], -0.5 * z[asked].square().sum(1, keepdim=True)], 1)
+    queries = torch.cat([z, torch.ones(len(z), 1)], 1)
+    near = asked[neighbours(queries, keys, min(number + 1, len(asked))).numpy()]
+    own = near == np.arange(len(y))[:, None]
+    own[:, -1] |= ~own.any(1)  # not among the asked, or not among its nearest: the last goes
+    votes = np.zeros((len(y), k))
+    at, column = np.nonzero(~own)
+    np.add.at(votes, (at, y[near[at, column]]), 1.0)
+    return np.log((votes + 1 / k) / (votes.sum(1, keepdims=True) + 1))
+
+
+def _linear(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int) -> Array:
+    """Scores of a ridge regression to one-hot labels; of a row that was asked, without it.
+
+    Leaving out row i changes its score from s to (s - h y) / (1 - h), h its leverage, so all are
+    had from one fit; the ridge with the smallest error of these is taken.
+    """
+    z = x[asked].astype(np.float64)
+    target = np.zeros((len(asked), k))
+    target[np.arange(len(asked)), y[asked]] = 1
+    mean, centre = target.mean(0), z.mean(0)
+    z, target = z - centre, target - mean
+    values, directions = np.linalg.eigh(z.T @ z)
+    values = np.maximum(values, 0)
+    turned = z @ directions
+    moments = turned.T @ target
+    best, scores, weights = np.inf, target, moments
+    for ridge in RIDGES * max(float(values.max()), 1e-12):
+        w = moments / (values + ridge)[:, None]
+        leverage = (turned**2 / (values + ridge)).sum(1) + 1 / len(asked)
+        keep = np.maximum(1 - leverage, 1e-3)[:, None]
+        without = (turned @ w - (1 - keep) * target) / keep
+        error = float(((without - target) ** 2).mean())
+        if error < best:
+            best, scores, weights = error, without, w
+    out = (x.astype(np.float64) - centre) @ directions @ weights + mean
+    out[asked] = scores + mean
+    return 5 * out  # about as wide as log-probabilities, so that the fit of weights starts well

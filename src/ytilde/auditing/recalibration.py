@@ -1,0 +1,113 @@
+"""p_wrong, set right by the rows that somebody checked.
+
+logit p' = a + b logit p with b > 0: the order of the rows stays. With few checked rows a stays near
+0 and b near 1. What was checked is known: p_wrong 0 or 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data import IGNORE
+from .checked import CHOSEN, NO_CLASS, Checked
+from .inputs import Array, Labels
+from .verdict import Verdict
+
+SHIFT = 1.0  # standard deviation of a before anything was checked
+LESS_SURE, SURER = 1.0, 0.25  # of log b on either side of 0: models are too sure, seldom too modest
+SUREST = 100.0  # larger logits tell no more
+
+
+def recalibrate(verdict: Verdict, y: Labels, checked: Checked) -> Verdict:
+    """The verdict on rows with the labels y, after these were checked."""
+    known = checked.truth != IGNORE
+    if not known.any():
+        return verdict
+    logit = _logit(verdict)
+    chance = np.where(checked.role == CHOSEN, 1.0, checked.probability)[known]
+    wrong = (checked.truth != y)[known]
+    shift, slope = fit(logit[known], wrong, 1 / np.clip(chance, 1e-9, 1))
+    logit = shift + slope * logit
+    p_wrong, quality = _expit(logit), _expit(-logit)
+    p_wrong[known], quality[known] = wrong, ~wrong
+    verdict = _suggestions(verdict, y, p_wrong, quality)
+    return _known(verdict, checked.truth, known)
+
+
+def fit(logit: Array, wrong: NDArray[np.bool_], weight: Array) -> tuple[float, float]:
+    """a and b, by the likelihood of what was found and a prior around 0 and 1.
+
+    weight: one over the probability of being drawn. Together the rows count as many as equally
+    likely ones would that tell as much (Kish, 1965).
+    """
+    from scipy.optimize import minimize  # here, as scipy takes a while to import
+
+    weight = weight * weight.sum() / (weight**2).sum()
+    x, sign = np.clip(logit, -SUREST, SUREST), np.where(wrong, 1.0, -1.0)
+
+    def cost(at: Array) -> float:
+        a, log_b = at
+        slope = log_b / (SURER if log_b > 0 else LESS_SURE)
+        prior = (a / SHIFT) ** 2 / 2 + slope**2 / 2
+        loss = np.logaddexp(0, -sign * (a + np.exp(np.clip(log_b, -20, 20)) * x))
+        return float(weight @ loss + prior)
+
+    a, log_b = minimize(cost, np.zeros(2), method="Nelder-Mead", options={"maxiter": 600}).x
+    return float(a), float(np.exp(np.clip(log_b, -20, 20)))
+
+
+def _logit(verdict: Verdict) -> Array:
+    """Of p_wrong; label_quality still differs where p_wrong is so near to 1 that it is 1."""
+    tiny = np.finfo(np.float64).tiny
+    return np.log(np.maximum(verdict.p_wrong, tiny)) - np.log(np.maximum(verdict.quality, tiny))
+
+
+def _expit(x: Array) -> Array:
+    return np.exp(-np.logaddexp(0, -x))
+
+
+def _suggestions(verdict: Verdict, y: Labels, p_wrong: Array, quality: Array) -> Verdict:
+    """With these p_wrong; the other classes keep their proportions. A label that is more likely
+    wrong than right is never suggested."""
+    was_kept = verdict.predicted == y
+    other = np.where(was_kept, verdict.runner_up, verdict.predicted)
+    ratio = np.minimum(p_wrong / np.maximum(verdict.p_wrong, 1e-300), 1e300)
+    prob = np.where(was_kept, verdict.runner_up_prob, verdict.predicted_prob)
+    prob = np.minimum(prob * ratio, p_wrong)
+    keep = (quality >= 0.5) & (quality >= prob)
+    turned = keep != was_kept
+    runner_up = np.where(turned, np.where(keep, other, y), verdict.runner_up)
+    third = np.where(runner_up == y, quality, np.minimum(verdict.runner_up_prob * ratio, p_wrong))
+    count = np.bincount(y, minlength=len(verdict.joint)).astype(np.float64)
+    expected = np.bincount(y, p_wrong, minlength=len(count))
+    off = verdict.joint * (1 - np.eye(len(count)))
+    before = off.sum(0)
+    off *= np.where(before > 0, expected / np.where(before > 0, before, 1.0), 0.0)
+    return verdict._replace(
+        p_wrong=p_wrong,
+        quality=quality,
+        predicted=np.where(keep, y, other),
+        predicted_prob=np.where(keep, quality, prob),
+        runner_up=runner_up,
+        runner_up_prob=np.where(runner_up == other, prob, third),
+        joint=off + np.diag(count - off.sum(0)),
+        rates=np.append(verdict.rates, p_wrong.mean()),
+    )
+
+
+def _known(verdict: Verdict, truth: Labels, known: NDArray[np.bool_]) -> Verdict:
+    """The checked rows' true labels in the place of suggestions.
+
+    A bad item keeps a suggestion, whose probability is 0.
+    """
+    is_named = known & (truth != NO_CLASS)
+    predicted = np.where(is_named, truth, verdict.predicted)
+    freed = known & (verdict.runner_up == predicted)  # the truth was the runner-up
+    runner_up = np.where(freed, verdict.predicted, verdict.runner_up)
+    return verdict._replace(
+        predicted=predicted,
+        predicted_prob=np.where(known, is_named, verdict.predicted_prob),
+        runner_up=runner_up,
+        runner_up_prob=np.where(known, 0.0, verdict.runner_up_prob),
+    )
