@@ -120,7 +120,8 @@ def one(what: str, name: str, text: str, seed: int) -> dict:
     best = found.audit.issues.predicted_label.to_numpy()
     return {
         "what": what, "set": name, "noise": text, "seed": seed, "n": len(y), "draws": test.draws,
-        "p_value": test.p_value, "score": round(test.score, 2), "conclusive": test.conclusive,
+        "p_value": test.p_value, "p_neighbours": test.p_neighbours, "p_place": test.p_place,
+        "score": round(test.score, 2), "conclusive": test.conclusive,
         "model_right": round(float((best == clean).mean()), 3), "advice": found.method,
         "true_rate": float((y != clean).mean()), "rate": [float(rate), rate.low, rate.high],
         "seconds": round(seconds, 1), "versions": versions(),
@@ -146,6 +147,7 @@ def report(lines: list[dict]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="seed")
     parser.add_argument("--out", type=Path, default=Path("results/diagnose_power.jsonl"))
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
@@ -153,7 +155,7 @@ def main() -> None:
     text = options.out.read_text() if options.out.exists() else ""
     lines = [json.loads(line) for line in text.splitlines()]
     have = {(line["set"], line["noise"], line["seed"]) for line in lines}
-    for seed in range(options.seeds if not options.report else 0):
+    for seed in range(options.first, 0 if options.report else options.first + options.seeds):
         for what, name, kind in PLAN:
             if (name, kind, seed) not in have:
                 lines.append(one(what, name, kind, seed))

@@ -43,7 +43,7 @@ def one(name: str, text: str, seed: int, draws: int) -> dict:
     rate, test = found.audit.noise_rate, found.dependence
     return {
         "set": name, "noise": text, "seed": seed, "n": len(data), "draws": draws,
-        "p_value": test.p_value, "score": test.score, "expected": test.expected,
+        "p_value": test.p_value, "gain": test.gain, "expected": test.expected,
         "conclusive": test.conclusive, "true_rate": made.rate,
         "rate": [float(rate), rate.low, rate.high], "method": found.method,
         "seconds": round(time.perf_counter() - began, 1), "versions": versions(),

@@ -10,9 +10,9 @@ import ytilde
 ROOT = Path(ytilde.__file__).parent
 LAYERS = """
 errors
-files hashing specs outputs runfolder checkpoint versions
+files hashing signing specs outputs runfolder checkpoint versions
 data datasets noise augment
-losses mixing heads transition selection generative diffusion metrics backbones
+losses mixing heads transition selection generative diffusion metrics backbones annotators
 engine encoders protocols
 method fitting tuning
 methods

@@ -97,7 +97,7 @@ def lines_of(paths):
 
 def figures_of(lines):
     """What must be the same however often the runs were disturbed."""
-    timing = ("seconds", "commit")
+    timing = ("seconds", "commit", "digest")
     return {line["hash"]: {k: v for k, v in line.items() if k not in timing} for line in lines}
 
 
@@ -375,6 +375,22 @@ def test_a_broken_line_is_passed_over_and_its_run_made_again(table, tmp_path, ch
     assert bench.load_results(tmp_path) == [first, sound]
 
 
+def test_a_changed_digit_in_a_line_is_noticed(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "load_table", lambda name: table)
+    first, second = made(table, "CE", "0%", "full", [8.0, 9.0])
+    path = tmp_path / "two.jsonl"
+    for line in (first, second):
+        results.append(path, line)
+    assert bench.load_results(tmp_path) == [first, second]
+    words = ["report", "two", "--results", str(tmp_path)]
+    assert "damaged" not in CliRunner().invoke(bench_app, words).output
+    path.write_text(path.read_text().replace('"test_accuracy": 0.09', '"test_accuracy": 0.19'))
+    assert bench.load_results(tmp_path) == [first]
+    assert "note: 1 damaged line of" in CliRunner().invoke(bench_app, words).output
+    results.append(path, second)  # it was run again
+    assert bench.load_results(tmp_path) == [first, second]
+
+
 def test_tiny_figures_do_not_depend_on_the_threads_at_hand(paths, tmp_path):
     cell = bench.choose(bench.cells(bench.load_table("causal_nl_t3")), ["CE"], ["IDN-20%"])[0]
     job, threads = Job(cell, "tiny", 0), torch.get_num_threads()
@@ -577,6 +593,19 @@ def test_optuna_proposes_from_the_grid_and_remembers(table, paths):
     assert best["LN | MNIST | sym 40%"]["tau"] in {0.1, 1.0}
     assert (paths.work / "optuna.journal").exists()
     assert bench.tune(table, **options) == best and lines_of(paths) == tried
+
+
+@pytest.mark.parametrize("damage", [(b'"op_code"', b'"op_kode"'), (b"{", b"[")])
+def test_a_damaged_journal_is_one_sentence(table, paths, damage):
+    pytest.importorskip("optuna")
+    options = {"columns": ["sym 40%"], "scale": "tiny", "trials": 1, "paths": paths}
+    best, journal = bench.tune(table, **options), paths.work / "optuna.journal"
+    journal.write_bytes(journal.read_bytes().replace(*damage, 1))
+    with pytest.raises(BadInput, match=r"optuna.journal cannot be read .* delete it") as told:
+        bench.tune(table, **options)
+    assert "\n" not in str(told.value)
+    journal.unlink()
+    assert bench.tune(table, **options) == best
 
 
 def test_optuna_searches_anew_for_other_results_and_another_grid(table, paths, tmp_path):

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import make_blobs
 
-from ytilde import Classifier, __version__, cli, datasets, list_methods, method
+from ytilde import Classifier, __version__, cli, datasets, list_methods
 from ytilde.bench import pool
 from ytilde.cli.runs import Run
 from ytilde.data import BadInput, readers
@@ -677,7 +677,7 @@ def test_a_pretraining_that_ends_early_tells_how_to_go_on(table, tmp_path, monke
         folder.mkdir()
         raise stop
 
-    monkeypatch.setattr(method, "pretrained", ends)
+    monkeypatch.setattr("ytilde.fitting.load_or_pretrain", ends)
     done = ytilde("pretrain", table / "train.csv", "--out", tmp_path / "e", check=False)
     if stop is KeyboardInterrupt:
         assert (

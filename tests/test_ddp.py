@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from test_cli import ytilde
+from test_cli import refused, ytilde
 from ytilde import Classifier, checkpoint
 from ytilde.data import BadInput, Data
 from ytilde.engine import Recipe, parallel
@@ -174,6 +174,40 @@ def test_estimator_with_two_devices(tmp_path):
     assert [r["epoch"] for r in two.history_] == [1, 2]
     with pytest.raises(BadInput, match="devices"):
         Classifier("elr", BACKBONE, **settings, devices=0).fit(x, y)
+
+
+@pytest.mark.parametrize("method", ["elr", "auto"])
+@pytest.mark.parametrize(("device", "gpus", "says"), [("cpu", 8, "3 CPUs"), ("cuda", 1, "1 GPU;")])
+def test_more_devices_than_there_are(monkeypatch, method, device, gpus, says):
+    """Refused before anything is trained or any process started."""
+
+    def started(*args, **options):
+        raise AssertionError("work began")
+
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("ytilde.estimator.training.fit_method", started)
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", started)
+    data = blobs(80, rate=0.2)
+    model = Classifier(method, BACKBONE, epochs=1, device=device, devices=4)
+    with pytest.raises(BadInput, match=f"devices is 4, but this machine has {says}") as said:
+        model.fit(data.x.numpy(), data.y.numpy())
+    assert "\n" not in str(said.value)
+
+
+def test_torchrun_with_more_processes_than_cpus(monkeypatch, tmp_path):
+    (tmp_path / "d.csv").write_text("a,label\n1,0\n2,1\n")
+    sizes = {"WORLD_SIZE": "326", "LOCAL_WORLD_SIZE": "326", "RANK": "0", "LOCAL_RANK": "0"}
+    for name, value in sizes.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    words = ("fit", "d.csv", "--out", "run")
+    refused(*words, match="torchrun started 326 processes, but this machine has 3", cwd=tmp_path)
+    monkeypatch.setenv("LOCAL_RANK", "7")
+    assert ytilde(*words, cwd=tmp_path, check=False) == (2, "", "")  # one of them says it
+    assert not (tmp_path / "run").exists()
 
 
 def test_torchrun_fits_and_one_process_resumes(tmp_path):

@@ -184,7 +184,7 @@ def test_bad_input_in_a_sentence(features, labels, words):
 def test_advice_follows_the_evidence(digits):
     x, clean = digits
     made = noise.corrupt("instance:0.4", x, clean, 10, generator=torch.Generator().manual_seed(0))
-    found = diagnose(x, made.y, draws=19, heads=False)
+    found = diagnose(x, made.y, draws=39, heads=False)
     assert found.method == "elr" and "The noise depends on the input" in found.summary()
     assert "Use elr, the default" in found.reasons[-1]
 

@@ -175,6 +175,7 @@ def made(tmp_path_factory):
     """A run, audited, and the user's own files around it."""
     root = tmp_path_factory.mktemp("made")
     blobs(root / "d.csv", ["cat", "dog"])
+    shutil.copy(root / "d.csv", root / "d2.csv")
     ytilde("fit", "d.csv", *FAST, "--out", "run", cwd=root)
     ytilde("audit", "run", "--folds", "2", "--fix-above", "0.5", cwd=root)
     ytilde("noise", "d.csv", "--kind", "symmetric:0.2", "--out", "z.npz", cwd=root)
@@ -198,6 +199,7 @@ PRETRAIN = ["pretrain", "d.csv", "--epochs", "1", "--batch-size", "4", "--backbo
 INPUTS = [
     ["predict", "run", "d.csv", "--out", "d.csv"],
     ["predict", "run", "d.csv", "--out", "run/../d.csv"],
+    ["predict", "run", "d2.csv", "--out", "d.csv"],  # what the run was trained on
     ["predict", "run/model.safetensors", "d.csv", "--out", "run/model.safetensors"],
     ["review", "run", "--export", "d.csv"],
     ["diagnose", "d.csv", "--out", "d.csv"],

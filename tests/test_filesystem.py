@@ -89,12 +89,15 @@ def settle(root: Path) -> None:
         "mine.onnx": "onnx", "mine.safetensors": "weights", "private.csv": "a,b\n", "t.md": "# T",
         "locked.csv": "do not touch", "readonly/inside.csv": "a,b\n", "project/config.json": "{}",
         "project/src/main.py": "print(1)", "project/.git/config": "[core]", "empty.csv": "",
+        "photos/notes.csv": "1,blurred\n", "photos/more.npz": "PK",
         "project/metrics.jsonl": '{"mine": 1}\n', "project/model.safetensors": "mine",
         f"results/{TABLE}.jsonl": "my own notes\n", "notes.txt": "mine", "script.sh": "#!",
     }  # fmt: skip
     for name, text in texts.items():
         (root / name).write_text(text)
-    for name, mode in (("private.csv", 0o600), ("script.sh", 0o755), ("locked.csv", 0o444)):
+    modes = {"private.csv": 0o600, "script.sh": 0o755, "locked.csv": 0o444, "mine.csv": 0o640}
+    modes |= {"mine.json": 0o600, "mine.npz": 0o640, "mine.safetensors": 0o600, "t.md": 0o666}
+    for name, mode in modes.items():
         (root / name).chmod(mode)
     (root / "readonly").chmod(0o555)
     for name, target in (
@@ -221,7 +224,7 @@ class World:
         runs = [name for name in ("run2", "sub/run") if (self.root / name).is_dir()]
         run = choose([*["run"] * 8, *runs * 3, "project", "nothing"])
         others = [name for name in self.outputs if name.endswith((".csv", ".npz"))]
-        others += ["e.csv", "z.npz", "photos", "data-link.csv", "pipe.csv"]
+        others += ["e.csv", "z.npz", "photos", "photos", "photos", "data-link.csv", "pipe.csv"]
         source = choose([*["d.csv"] * 20, *others])
         force = ["--force"] * (rng.random() < 0.3)
         name = rng.choices(
@@ -260,6 +263,9 @@ class World:
         )
         suffix = ".onnx" if name == "export" else suffix
         out = source if rng.random() < 0.1 else self.output(suffix)
+        if source == "photos" and rng.random() < 0.5:
+            inside = ["more.npz"] if name == "noise" else ["cat/0.png", "notes.csv"]
+            out, force = f"photos/{choose(inside)}", ["--force"]
         words = {
             "predict": ["predict", run, source],
             "review": ["review", run, "--export", out],
@@ -272,21 +278,27 @@ class World:
         words += [] if name == "review" else ["--out", out]
         return [*words, *force], [(out, suffix)]
 
-    def mischief(self) -> None:
-        """Something that the user does in between."""
+    def mischief(self) -> str:
+        """Something that the user does in between, to which run."""
         rng = self.rng
-        run = self.root / rng.choice(["run", "run2", "sub/run"])
+        run = self.root / rng.choice(["run", "run", "run2", "sub/run"])
         name = rng.choice(
             ["report.html", "issues.csv", "model.safetensors", "metrics.jsonl", "review.sqlite",
-             "stages", ".lock", "checkpoint-0.safetensors", "summary.json"]
+             "stages", ".lock", "checkpoint-0.safetensors", "summary.json", "audit.json",
+             "labels.csv"]
         )  # fmt: skip
-        kind = rng.choice(["note", "link", "folder", "edit", "gone"])
+        kind = rng.choice(["note", "link", "link", "folder", "edit", "gone", "mode"])
         self.steps.append(f"# {kind} {run.name}/{name}")
+        told = str(run.relative_to(self.root))
         if not run.is_dir() or run.is_symlink():
-            return
+            return told
         path = run / name
         if kind == "note":
-            self.add(f"{run.relative_to(self.root)}/own-{rng.randrange(3)}.txt", b"my note")
+            self.add(f"{told}/own-{rng.randrange(3)}.txt", b"my note")
+        elif kind == "mode" and self.outputs:
+            output = Path(os.path.realpath(self.root / rng.choice(self.outputs)))
+            if output.is_file() and output not in self.own:
+                output.chmod(rng.choice([0o600, 0o640, 0o666]))
         elif kind == "gone" and path.is_file():
             path.unlink()
             self.own.pop(path, None)
@@ -301,15 +313,20 @@ class World:
                     path.symlink_to(self.root / "mine.csv")
                 else:
                     path.mkdir()
-                    self.add(str((path / "mine").relative_to(self.root)), b"mine")
+                    self.add(f"{told}/{name}/mine", b"mine")
                 self.own[path] = look(path)
+        return told
 
     # ---- what must hold
 
     def step(self) -> None:
-        if self.rng.random() < 0.2:
-            self.mischief()
         words, outs = self.command()
+        if self.rng.random() < 0.2:
+            run = self.mischief()
+            if self.rng.random() < 0.5:  # and then goes on with it
+                again = [["audit", run, "--folds", "0", "--fix-above", "0.5"]]
+                again += [["fit", "d.csv", *QUICK, "--out", run, "--force"]]
+                words, outs = self.rng.choice(again), []
         killed_after = self.rng.uniform(0, 0.4) if self.rng.random() < KILLED else None
         end = "" if killed_after is None else f"  # killed after {killed_after:.3f} s"
         self.steps.append("ytilde " + " ".join(words) + end)
@@ -344,6 +361,8 @@ class World:
             self.outputs += [out for out, _ in outs if out not in self.outputs]
         for out, suffix in outs:
             path = Path(os.path.realpath(self.root / out))
+            if path in before:
+                assert after[path][:2] == before[path][:2], f"{path} has another type or mode"
             if after.get(path) != before.get(path):
                 self.kinds[path] = suffix
         self.check_whole(before, after, killed_after is not None)
@@ -354,7 +373,8 @@ class World:
         told = {p for p in targets if p.is_file() and ("--force" in words or not p.stat().st_size)}
         inputs = [word for k, word in enumerate(words) if words[k - 1] not in OUTPUTS]
         inputs += ["d.csv"] if "run" in words else []  # what that run was trained on
-        return told - {Path(os.path.realpath(self.root / word)) for word in inputs}
+        never = {Path(os.path.realpath(self.root / word)) for word in inputs} - {self.root}
+        return {path for path in told if not never & {path, *path.parents}}
 
     def is_lock(self, path: Path) -> bool:
         return path.name.endswith(LOCKS) and path.is_file() and not path.stat().st_size
@@ -367,6 +387,8 @@ class World:
                 assert killed or path in before, f"{path} was left"
             elif not self.is_lock(path) and not path.name.endswith("-journal"):
                 suffix = self.kinds.get(path, path.suffix)
+                if suffix == "damaged" and path.suffix != ".jsonl":  # which is added to
+                    suffix = path.suffix
                 assert suffix in WHOLE or suffix == "damaged", f"what is {path}?"
                 try:
                     WHOLE.get(suffix, ends(""))(path)

@@ -78,6 +78,7 @@ def make_run(folder, suspects, names=HOSTILE, kind="images", features=False, ids
     assert result.issues.is_label_issue.sum() == suspects
     result.context.features = np.eye(k)[clean] if features else None
     result.to_json(folder / "audit.json")
+    result.to_csv(folder / "issues.csv")
     return folder
 
 
@@ -438,11 +439,15 @@ def test_a_decision_takes_no_longer_after_50_000(tmp_path):
     assert median[1] < 5 * median[0], median
 
 
+def size_of_an_empty_log(folder):
+    with contextlib.closing(sqlite3.connect(folder / "empty.sqlite")) as db:
+        db.execute(review.log.SCHEMA)
+    return (folder / "empty.sqlite").stat().st_size
+
+
 def test_on_a_full_disk_the_page_is_told_and_nothing_is_lost(tmp_path):
     run = make_run(tmp_path / "run", 60)
-    with contextlib.closing(sqlite3.connect(tmp_path / "empty.sqlite")) as db:
-        db.execute(review.log.SCHEMA)  # as large as a log without decisions
-    server = Server(run, largest=(tmp_path / "empty.sqlite").stat().st_size)
+    server = Server(run, largest=size_of_an_empty_log(tmp_path))
     done = 0
     try:
         item = server.ask("next", tab="t", kind="open")["item"]
@@ -606,9 +611,10 @@ def test_similar_rows_have_the_labels_and_are_not_suspected(tmp_path):
     with pytest.raises(BadInput, match="not among the suspects"):
         view.similar(next(row for row in range(80) if row not in suspects))
     told = json.loads((run / "audit.json").read_text())
+    del told["digest"]  # earlier versions had none
     told["issues"][0]["similar"]["given"] = [10**6]
     (run / "audit.json").write_text(json.dumps(told))
-    with pytest.raises(BadInput, match="audit"):
+    with pytest.raises(BadInput, match="a similar row that does not exist"):
         session(run)
     for issue in told["issues"]:  # as an earlier version wrote it
         del issue["similar"]
@@ -694,6 +700,7 @@ def test_what_cannot_be_reviewed_says_so(tmp_path, monkeypatch):
     with pytest.raises(BadInput, match=r'pip install "ytilde\[app\]"'):
         review.serve(view, 0, print)
     told = json.loads((run / "audit.json").read_text())
+    del told["digest"]
     told["issues"][0]["given_label"] = told["issues"][0]["predicted_label"]
     (run / "audit.json").write_text(json.dumps(told))
     with pytest.raises(BadInput, match="other labels"):
@@ -704,6 +711,29 @@ def test_what_cannot_be_reviewed_says_so(tmp_path, monkeypatch):
     (run / "audit.json").unlink()
     with pytest.raises(BadInput, match="not audited yet"):
         session(run)
+
+
+def test_a_damaged_table_definition_is_one_sentence(tmp_path):
+    """sqlite3 quotes it in its message, which is then no text."""
+    run = make_run(tmp_path / "run", 4)
+    item = session(run).next("a")["item"]
+    asked = {"request": "r", "tab": "a", "kind": "open", "row": item["row"], "seen": 0}
+    session(run).decide(asked | {"action": "keep"})
+    log = run / review.LOG
+    log.write_bytes(log.read_bytes().replace(b"CREATE TABLE dec", b"CR\xc5ATE TABLE dec"))
+    with pytest.raises(BadInput, match="is damaged") as told:
+        session(run)
+    assert "\n" not in str(told.value)
+
+
+def test_a_sample_is_not_shown_from_a_changed_table(tmp_path):
+    run = make_run(tmp_path / "run", 4)
+    assert session(run, sample=3).sample
+    path = run / "issues.csv"
+    header, first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([header, first[:-2] + f"{(int(first[-2]) + 1) % 10}\n", *rest]))
+    with pytest.raises(BadInput, match=r"issues.csv cannot be read .*changed since"):
+        session(run, sample=3)
 
 
 # ---- who gets in ---------------------------------------------------------------------------------
@@ -1119,9 +1149,7 @@ def test_in_a_browser_a_stopped_server_is_told(tmp_path, browser):
 
 def test_in_a_browser_a_full_disk_is_told(tmp_path, browser):
     run = make_run(tmp_path / "run", 60)
-    with contextlib.closing(sqlite3.connect(tmp_path / "empty.sqlite")) as db:
-        db.execute(review.log.SCHEMA)  # as large as a log without decisions
-    server = Server(run, largest=(tmp_path / "empty.sqlite").stat().st_size)
+    server = Server(run, largest=size_of_an_empty_log(tmp_path))
     notice = "document.getElementById('notice').textContent"
     try:
         browser.open(server.url)

@@ -192,6 +192,24 @@ def test_what_a_killed_writer_left_is_swept_up(table, tmp_path):
     assert len(Run.history(folder)) == 2
 
 
+def test_a_changed_digit_is_noticed(table, tmp_path):
+    """In what an audit reads of a run, and a review of an audit."""
+    folder = tmp_path / "r"
+    ytilde("fit", table, *FAST, "--out", folder)
+    metrics = folder / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole.replace('"epoch": 1', '"epoch": 2'))
+    said = ytilde("audit", folder, "--folds", "0").stdout
+    assert f"note: 1 damaged line of {metrics} left out" in said
+    metrics.write_text(whole)
+    assert "damaged" not in ytilde("audit", folder, "--folds", "0").stdout
+    audit = folder / "audit.json"
+    ytilde("review", folder, "--export", tmp_path / "a.csv")
+    audit.write_text(audit.read_text().replace('"p_wrong": 0.', '"p_wrong": 0.0', 1))
+    match = f"{audit} cannot be read"
+    refused("review", folder, "--export", tmp_path / "b.csv", match=match)
+
+
 def test_what_a_killed_audit_or_review_left_is_ignored_then_swept_up(table, tmp_path):
     folder = tmp_path / "r"
     ytilde("fit", table, *FAST, "--out", folder)
@@ -256,13 +274,24 @@ def test_sigterm_saves_and_exits_with_143(table, tmp_path):
 
 
 def test_kills_of_a_pipeline(tmp_path):
-    """The benchmark of 200 kills, with a few: see benchmarks/kill_resume.py."""
+    """The benchmark of 1,000 kills, with a few: see benchmarks/kill_resume.py."""
     script = Path(__file__).parents[1] / "benchmarks" / "kill_resume.py"
-    command = [sys.executable, script, "--kills", "3", "--methods", "ptd"]
+    command = [sys.executable, script, "--kills", "4", "--kinds", "fit ptd,review"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done
     line = json.loads(done.stdout.splitlines()[-1])
-    assert line["kills"] == 3 and line["same_bits"] == line["runs"] >= 1
+    assert line["kills"] == 4 and line["same_bytes"] == line["runs"] >= 1
+
+
+def test_flipped_bits(tmp_path):
+    """The benchmark of 10,000 flips, with a few: see benchmarks/bit_flips.py."""
+    script = Path(__file__).parents[1] / "benchmarks" / "bit_flips.py"
+    command = [sys.executable, script, "--flips", "60", "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done
+    line = json.loads(done.stdout.splitlines()[-1])
+    assert len(line["files"]) == 17 and line["refused"] > 20 and line["same"] > 10
+    assert line["noted"] and "defect" not in line
 
 
 # ---- numbers -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from ytilde.data import BadInput, Data
 from ytilde.data.readers import fingerprint
 from ytilde.encoders.simclr import Settings
 from ytilde.hashing import digest_of, hash_of
-from ytilde.runfolder import config_digest
+from ytilde.signing import sign
 from ytilde.specs import format_spec, parse_spec
 
 
@@ -55,7 +55,7 @@ def test_names_of_contents_stay_what_they_are():
     assert fingerprint(Data(x, y, 2, None, ("a", "b"))) == "c251b57f5ead1d2fa168dae8a1759ba1"
     assert digest_of("a", "b") == digest_of("ab") != digest_of("a", "b", size=7)
     config = {"source": "d.csv", "fields": {"lam": 3.0, "names": ["Äpfel", None]}, 1: (2,)}
-    assert config_digest(config) == "276bb311bc33c1d2dce3099aec4c190d"
+    assert sign(config)["digest"] == "276bb311bc33c1d2dce3099aec4c190d"
     inputs = {"seed": 0, "method": "elr", "fields": {"lam": 3.0, "name": "Ü\udc80"}}
     assert tables.digest(inputs) == "3300ccd59faa4cd0490b"
 

@@ -177,9 +177,14 @@ def write_text(path: Path, text: str) -> None:
 
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
     """A table for people: no text in it makes a spreadsheet call, start or fetch anything."""
+    write_text(path, csv_text(frame))
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """What `write_csv` writes."""
     text = frame.select_dtypes(include=["object", "string"]).columns
     safe = frame.assign(**{c: frame[c].map(spreadsheet_safe) for c in text})
-    write_text(path, safe.rename(columns=spreadsheet_safe).to_csv(index=False))
+    return safe.rename(columns=spreadsheet_safe).to_csv(index=False)
 
 
 _CUTS = re.compile("([;\t\r\n]+)")  # where a spreadsheet may begin a new cell, quoted or not

@@ -1,5 +1,5 @@
 """Many processes that train one model: the names of `ytilde.engine.parallel`."""
 
-from .engine.parallel import Team, heavy_modules, join, leave, spawn_workers, team
+from .engine.parallel import Team, check_devices, heavy_modules, join, leave, spawn_workers, team
 
-__all__ = ["Team", "heavy_modules", "join", "leave", "spawn_workers", "team"]
+__all__ = ["Team", "check_devices", "heavy_modules", "join", "leave", "spawn_workers", "team"]

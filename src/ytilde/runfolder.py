@@ -12,11 +12,10 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from .errors import BadInput
 from .files import TEMPORARY
-from .hashing import digest_of
+from .signing import DIGEST, verify
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -28,6 +27,8 @@ ISSUES = "issues.csv"
 REPORT = "report.html"
 LABELS = "labels.csv"
 AUDIT = "audit.json"
+ANNOTATORS = "annotators.csv"  # of several annotators: how good each is, and each vote
+VOTES = "votes.csv"
 FOLDS = "audit.safetensors"  # what the folds of an audit said
 FOLDING = "folds"  # folder: the folds of an audit that has not ended
 REVIEW = "review.sqlite"
@@ -42,7 +43,8 @@ ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
     CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
-    SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
+    ANNOTATORS, VOTES, SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")),
+    METHODS, RACE,
 )  # fmt: skip
 _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
     "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS)))
@@ -86,9 +88,10 @@ class RunFolder:
             return False
         if not isinstance(config, dict):
             return False
-        digest = config.pop("digest", None)
-        if digest is not None:
-            return digest == config_digest(config)
+        if config.get(DIGEST) is not None:
+            with suppress(ValueError):
+                return bool(verify(config))
+            return False
         return config.keys() >= _KEYS and (self / METRICS).is_file() and not self.foreign()
 
     def owns(self, path: Path) -> bool:
@@ -165,11 +168,6 @@ class RunFolder:
                     yield name, entry
                 if is_folder and entry.is_dir(follow_symlinks=False):
                     yield from self._entries(f"{name}/")
-
-
-def config_digest(config: dict[str, Any]) -> str:
-    plain = json.loads(json.dumps(config))
-    return digest_of(json.dumps(plain))
 
 
 def run_of(path: Path) -> Path | None:

@@ -159,14 +159,19 @@ def propose(
         raise BadInput("--trials needs Optuna: pip install 'ytilde[tune]'") from None
     journal.parent.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    made = optuna.create_study(
-        study_name=study,
-        storage=optuna.storages.JournalStorage(JournalFileBackend(str(journal))),
-        sampler=optuna.samplers.TPESampler(seed=0),
-        direction="maximize",
-        load_if_exists=True,
-    )
-    finished = made.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    try:
+        made = optuna.create_study(
+            study_name=study,
+            storage=optuna.storages.JournalStorage(JournalFileBackend(str(journal))),
+            sampler=optuna.samplers.TPESampler(seed=0),
+            direction="maximize",
+            load_if_exists=True,
+        )
+        finished = made.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    except Exception as error:  # whatever Optuna makes of a damaged file
+        raise BadInput(
+            f"{journal} cannot be read ({error!r}); delete it: the runs are kept in the results"
+        ) from error
     left = trials - sum(known(trial.params) for trial in finished)
     while left > 0:
         asked = [made.ask() for _ in range(min(left, at_once))]

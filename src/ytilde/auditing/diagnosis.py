@@ -272,11 +272,15 @@ def _recommend(
             "there are too few wrong labels, or two labels of one class are about as frequent."
         )
     elif depends:
-        reasons.append(
-            f"The noise depends on the input: wrong labels follow the features beyond what the "
-            f"classes and the model's own doubt explain ({test.score:.1f} standard deviations, "
-            f"p = {test.p_value:.3f})."
+        shared = test.p_neighbours <= test.p_place
+        why = (
+            f"neighbours share their wrong labels more than one transition matrix allows "
+            f"({test.gain - test.expected:.3f} nats a label"
+            if shared
+            else "wrong labels are likelier in some places than the classes and the model's own "
+            f"doubt explain ({test.score:.1f} standard deviations"
         )
+        reasons.append(f"The noise depends on the input: {why}, p = {test.p_value:.3f}).")
     else:
         reasons.append(
             f"No sign that the noise depends on the input (p = {test.p_value:.2f}): one transition "

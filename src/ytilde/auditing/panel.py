@@ -2,7 +2,7 @@
 
 A model that is wrong at a row is wrong alone, or at least not in the same way as its neighbours'
 labels and a linear model of the inputs; a wrong label has all of them against it. So what they say
-of a row, without its own label, tells a weak model from a wrong label (docs/decisions/0014).
+of a row, without its own label, tells a weak model from a wrong label (docs/decisions/0018).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ The floor is `noise`. The rise r(u) is the model's error m(u), or else noise whe
 model is taken to be wrong as often as its judges differ among themselves, and what the rise has
 beyond that is such noise. The curve leaves its three numbers uncertain; a few points of their
 posterior, equally probable, are the readings. p_wrong is the mean over them, and their distance is
-the model's share of the interval (docs/decisions/0014).
+the model's share of the interval (docs/decisions/0018).
 """
 
 from __future__ import annotations

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput
+from ..errors import BadInput, plural
 from ..files import locked
 from ..protocols import PROTOCOLS, validation_score
+from ..signing import sign, verify
 from ..tuning import ranked
 from .tables import Cell, Job, Table, is_of
 
@@ -26,10 +27,18 @@ def default_results(scale: str) -> Path:
     return Path("runs/tiny") if scale == "tiny" else STANDARD
 
 
-def load_results(folder: Path) -> list[Line]:
-    """The lines of all results files, in order; a line that is broken is passed over."""
-    texts = (t for path in sorted(folder.glob("*.jsonl")) for t in path.read_bytes().splitlines())
-    return [line for text in texts if (line := _read(text)) is not None]
+def load_results(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Line]:
+    """The lines of all results files, in order; a line that is broken is passed over.
+
+    say: hears of those that a crash cut short, or that were damaged.
+    """
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        texts = path.read_bytes().splitlines()
+        found += [line for text in texts if (line := _read(text)) is not None]
+        if lost := sum(_is_damaged(text) for text in texts):
+            say(f"note: {plural(lost, 'damaged line')} of {path} left out")
+    return found
 
 
 _FIGURES = dict[str, float]
@@ -46,13 +55,25 @@ def _read(text: bytes) -> Line | None:
     """A line of a results file; None: a crash cut it short, or it does not tell of a run."""
     try:
         line = json.loads(text)
+        line = verify(line) if isinstance(line, dict) else {}
     except (ValueError, RecursionError):
         return None
-    if not isinstance(line, dict) or line.get("status") not in tuple(_NEEDED):
+    if line.get("status") not in tuple(_NEEDED):
         return None
     needed = _NEEDED[line["status"]]
     sound = all(name in line and is_of(line[name], hint) for name, hint in needed.items())
     return line if sound and (line["status"] == "failed" or _has_figures(line)) else None
+
+
+def _is_damaged(text: bytes) -> bool:
+    """Is it a run's line that cannot be used? Other benchmarks write lines of their own."""
+    try:
+        verify(json.loads(text or b"{}") or {})
+    except (ValueError, RecursionError):
+        return True
+    except AttributeError:  # no object
+        return False
+    return text.startswith(_BEGIN) and _read(text) is None
 
 
 def _has_figures(line: Line) -> bool:
@@ -95,7 +116,7 @@ def append(path: Path, line: Line) -> None:
         if any(result in text and _read(text) for text in before.splitlines()):
             return
         cut = b"\n" if before and not before.endswith(b"\n") else b""  # after a crash
-        file.write(cut + json.dumps(line).encode() + b"\n")
+        file.write(cut + json.dumps(sign(line)).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 

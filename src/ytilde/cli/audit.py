@@ -178,7 +178,7 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
     from ..auditing.items import table
     from ..auditing.sampling import known_rows
     from ..outputs import check_no_links
-    from ..runfolder import AUDIT, FOLDS, ISSUES, LABELS, REPORT, RunFolder
+    from ..runfolder import ANNOTATORS, AUDIT, FOLDS, ISSUES, LABELS, REPORT, VOTES, RunFolder
     from .console import Bar, say
     from .runs import Run
     from .trained import load_model, run_inputs, same_encoder, training_data
@@ -186,13 +186,14 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
 
     if not run.is_dir():
         raise BadInput(f"{run} is a model without its data; give the folder of its run")
-    check_no_links(run / name for name in (ISSUES, AUDIT, REPORT, LABELS, FOLDS))
+    names = (ISSUES, AUDIT, REPORT, LABELS, FOLDS, ANNOTATORS, VOTES)
+    check_no_links(run / name for name in names)
     clf, config = load_model(run)
     wanted.check(run, *run_inputs(config))
     found = training_data(run, config)
     wanted.check(*(found.paths or ()))
     encoder = same_encoder(run, clf.encoder, config)
-    history = Run.history(run)
+    history = Run.history(run, say)
     with Run.held(run), Bar(history) as bar:
         stop_on_sigterm(GOES_ON)
         RunFolder(run).remove_unfinished()
@@ -257,7 +258,7 @@ def _audit_probabilities(
 def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> None:
     """All files of an audit, and what there is to say of it."""
     from ..files import write_csv
-    from ..runfolder import AUDIT, ISSUES, LABELS, REPORT
+    from ..runfolder import ANNOTATORS, AUDIT, ISSUES, LABELS, REPORT, VOTES
     from .console import say
     from .trained import say_relabel
 
@@ -269,6 +270,13 @@ def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> 
     result.to_json(run / AUDIT, force=True)
     result.to_html(run / REPORT, force=True)
     written = [run / ISSUES, run / REPORT]
+    for name, crowd in ((ANNOTATORS, result.annotators), (VOTES, result.votes)):
+        if crowd is not None:
+            ids = result.context.ids
+            if ids and "item" in crowd:  # the audit knows rows by their numbers
+                crowd = crowd.assign(item=[ids[int(row)] for row in crowd["item"]])
+            write_csv(run / name, crowd.round(6))
+            written.append(run / name)
     fixed = None if wanted.fix_above is None else result.fixed_labels(wanted.fix_above)
     if fixed is not None:
         written.append(run / LABELS)

@@ -61,7 +61,7 @@ def result_lines(folder: Path) -> list[Line]:
     """The results in a folder; where there is none the user is told."""
     if not folder.is_dir():
         say(f"no results: there is no folder {folder.absolute()}")
-    return load_results(folder)
+    return load_results(folder, say)
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from .audit import audit
 from .bench import bench_app
+from .consensus import consensus
 from .console import Interrupted, say
 from .data import data
 from .demo import demo
@@ -72,7 +73,10 @@ GROUPED: dict[Any, Any] = {
     audit: {"cls": FitCommand, "context_settings": EXTRA},
     pretrain: {"cls": GroupedCommand, "context_settings": EXTRA},
 }
-COMMANDS = (fit, predict, audit, review, relabel, export, diagnose, noise, pretrain, data, methods)
+COMMANDS = (
+    fit, predict, audit, review, relabel, consensus, export, diagnose, noise, pretrain, data,
+    methods,
+)  # fmt: skip
 for command in (*COMMANDS, demo):
     app.command(command.__name__, help=docstring(command), **GROUPED.get(command, {}))(command)
 app.add_typer(bench_app, name="bench")

@@ -23,11 +23,12 @@ def export(
     from ..export import to_onnx
     from ..outputs import check_outputs
     from .reading import check_suffix
-    from .trained import load_model
+    from .trained import load_model, run_inputs
 
     check_suffix(out_file, ".onnx")
     check_outputs([(out_file, "onnx")], [run], force)
-    clf, _ = load_model(run)
+    clf, config = load_model(run)
+    check_outputs([(out_file, "onnx")], run_inputs(config), force)
     to_onnx(clf, out_file, force)
     shape = ", ".join(map(str, ("N", *clf.shape_)))
     say(f"written: {out_file}  (x [{shape}] float32 -> log_probs)")

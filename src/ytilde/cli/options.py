@@ -51,6 +51,25 @@ DataRoot = Annotated[
         help="folder of the named sets; default: $YTILDE_DATA or ./data", rich_help_panel=DATA
     ),
 ]
+Annotations = Annotated[
+    Path | None,
+    typer.Option(
+        help="votes of several annotators, instead of labels: a table with a row a vote (task, "
+        "worker, label; tasks are ids or rows), or with a column an annotator",
+        rich_help_panel=DATA,
+    ),
+]
+Item = Annotated[
+    str | None, typer.Option(help="column of items; default: task or item", rich_help_panel=DATA)
+]
+Annotator = Annotated[
+    str | None,
+    typer.Option(help="column of annotators; default: worker or annotator", rich_help_panel=DATA),
+]
+VoteLabel = Annotated[
+    str | None,
+    typer.Option("--label", help="column of labels; default: label", rich_help_panel=DATA),
+]
 Noise = Annotated[
     str | None,
     typer.Option("--noise", help="corrupt the labels first, e.g. instance:0.4",

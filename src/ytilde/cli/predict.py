@@ -31,11 +31,12 @@ def predict(
     from ..outputs import check_outputs
     from .predictions import write_predictions
     from .reading import input_paths, read_source
-    from .trained import load_model, schema_of
+    from .trained import load_model, run_inputs, schema_of
 
     outputs = [(out_file, "predictions")]
     check_outputs(outputs, input_paths(source, data_root, run), force)
     clf, config = load_model(run)
+    check_outputs(outputs, run_inputs(config), force)
     schema = schema_of(config) or clf.schema_
     found = read_source(source, data_root, schema=schema, split=split, labelled=False, strict=False)
     check_outputs(outputs, found.paths or (), force)

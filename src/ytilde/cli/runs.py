@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from ..engine import Record, parallel
-from ..errors import BadInput, Diverged, shorten_list
+from ..errors import BadInput, Diverged, plural, shorten_list
 from ..files import TEMPORARY, write_text
-from ..runfolder import CONFIG, LOCK, METRICS, REVIEW, SUMMARY, RunFolder, config_digest
+from ..runfolder import CONFIG, LOCK, METRICS, REVIEW, SUMMARY, RunFolder
+from ..signing import sign, verify
 
 
 class Run:
@@ -56,18 +57,16 @@ class Run:
         if force and not resume:
             folder.clear(keep=(LOCK, CONFIG))  # a run whose replacement is cut short stays a run
         if not resume:
-            signed = {**config, "digest": config_digest(config)}
-            write_text(folder / CONFIG, json.dumps(signed, indent=1))
+            write_text(folder / CONFIG, json.dumps(sign(config), indent=1))
         return cls(path, lock, not exists, made)
 
     @staticmethod
     def config(folder: Path) -> dict[str, Any]:
         try:
             config = json.loads((folder / CONFIG).read_text())
-            digest = config.pop("digest", None) if isinstance(config, dict) else ""
-            if digest is not None and digest != config_digest(config):
-                raise ValueError("it was changed or damaged, its digest does not fit its content")
-            return config
+            if not isinstance(config, dict):
+                raise ValueError("it was changed or damaged")
+            return verify(config)
         except FileNotFoundError:
             raise BadInput(
                 f"{folder} contains no run; `ytilde fit ... --out {folder}` makes one"
@@ -92,21 +91,27 @@ class Run:
             yield
 
     @staticmethod
-    def history(folder: Path) -> list[Record]:
-        """The epochs' records; of an epoch that was run twice (after a crash) the later one."""
+    def history(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Record]:
+        """The epochs' records; of an epoch that was run twice (after a crash) the later one.
+
+        say: hears of lines that a crash cut short, or that were damaged; they are left out.
+        """
         path = folder / METRICS
-        lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+        lines = path.read_bytes().splitlines() if path.is_file() else []
         records: dict[tuple[str, int], Record] = {}
+        lost = 0
         for line in lines:
             try:
-                record = json.loads(line)
+                record = verify(json.loads(line))
                 records[record["stage"], record["epoch"]] = record
-            except (ValueError, TypeError, KeyError):
-                continue  # a line that a crash cut short
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                lost += 1
+        if lost:
+            say(f"note: {plural(lost, 'damaged line')} of {path} left out")
         return list(records.values())
 
     def log(self, record: Record) -> None:
-        self._metrics.write(json.dumps(record) + "\n")
+        self._metrics.write(json.dumps(sign(record)) + "\n")
         self._metrics.flush()
 
     def finish(self, summary: dict[str, Any]) -> None:

@@ -62,6 +62,7 @@ class FitRequest:
     words: list[str]
     out_folder: Path | None
     force: bool
+    annotations: dict[str, str | None] | None = None  # votes: their path, and their columns
 
 
 def train_run(
@@ -88,8 +89,12 @@ def train_run(
     resume = resume or (goes_on and _has_run(out_folder) and not asked.force)
     begun = Run.config(out_folder) if resume and out_folder and _has_run(out_folder) else None
     ids = "none" if begun and "id_column" not in begun else asked.id_column  # 0.1: as features
-    found = read_source(source, asked.data_root, strict=asked.strict, id_column=ids, **read)
+    how: dict[str, Any] = {"strict": asked.strict, "id_column": ids}
+    voted = asked.annotations
+    found = read_source(source, asked.data_root, annotations=voted, **how, **read)
     data = found.data
+    if voted and method != "crowd":
+        say(f"note: {method} trains on the consensus; --method crowd learns from the votes")
     if data.y.dim() == 1:
         say(f"data: {class_sizes(data)}")
     _check_task(asked.task, data, source)
@@ -110,10 +115,12 @@ def train_run(
         "classes": list(data.names or ()), "versions": versions(),
         "realised_noise": noise_summary, "started_in": str(Path.cwd()),
     }  # fmt: skip
+    config |= {"annotations": voted} if voted else {}
     folder = out_folder or default_folder(f"{Path(source).stem}-{method}", goes_on and config)
     resume = resume or (goes_on and not out_folder and _has_run(folder))
     paths = [value for value in fields.values() if isinstance(value, str)]
     paths += [word.removeprefix("weights=") for word in asked.backbone.replace(":", ",").split(",")]
+    paths += [str(voted["path"])] if voted else []
     inputs = input_paths(source, asked.data_root, asked.test, asked.encoder, *paths)
     with Run.open(folder, config, resume=resume, force=asked.force, inputs=inputs) as run:
         stop_on_sigterm(GOES_ON if goes_on else RESUME)

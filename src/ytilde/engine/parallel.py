@@ -203,6 +203,11 @@ def join() -> Team:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size > 1 and _TEAM.size == 1:
         local, here = (int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        most = max(torch.cuda.device_count(), os.cpu_count() or 1)
+        if here > most and local:
+            raise SystemExit(2)  # one of them says it
+        if here > most:
+            raise BadInput(f"torchrun started {here} processes, but this machine has {most} CPUs")
         _enter("env://", int(os.environ["RANK"]), size, local, here)
     return _TEAM
 
@@ -226,17 +231,24 @@ def _enter(address: str, rank: int, size: int, local: int, here: int) -> None:
     _TEAM = Team(rank, size, direct)
 
 
+def check_devices(size: int, device: torch.device) -> None:
+    """Refuse more processes than there are GPUs, or CPUs where training runs on these: more only
+    wait for each other, and hundreds bring a machine down."""
+    if size < 1:
+        raise BadInput(f"devices must be at least 1, not {size}")
+    gpu = device.type == "cuda"
+    most = torch.cuda.device_count() if gpu else os.cpu_count() or 1
+    if size > most:
+        has = f"{most} {'GPU' if gpu else 'CPU'}{'s' * (most > 1)}"
+        raise BadInput(f"devices is {size}, but this machine has {has}; ask for {most} at most")
+
+
 @contextmanager
 def spawn_workers(size: int, work: Callable[..., Any], *args: Any) -> Iterator[None]:
     """This process becomes the leader of `size`; the other ones run work(*args) meanwhile.
 
     They are spawned: a script that gets here must be guarded by `if __name__ == "__main__":`.
     """
-    if size < 1:
-        raise BadInput(f"devices must be at least 1, not {size}")
-    most = max(torch.cuda.device_count(), os.cpu_count() or 1)
-    if size > most:
-        raise BadInput(f"devices is {size}, but this machine has {most}; give it that at most")
     if size == 1:
         yield
         return

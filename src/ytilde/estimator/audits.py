@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.multiclass import unique_labels
 from sklearn.utils.validation import check_is_fitted
@@ -24,12 +24,13 @@ from ..auditing.similar import Features, standardised
 from ..data import IGNORE, BadInput, Batch, Data, few
 from ..data.images import without_unreadable
 from ..data.readers import fingerprint
+from ..data.votes import Votes
 from ..encoders.encoder import Encoder
 from ..engine import Record, choose_device
 from ..hashing import hash_of
 from ..method import Method, Net, unseen
 from .files import plain_fields
-from .inputs import as_plain, check_inputs, check_labels, check_training
+from .inputs import as_plain, check_annotations, check_inputs, check_labels, check_training
 from .training import train
 
 if TYPE_CHECKING:
@@ -40,9 +41,17 @@ ONE_LABEL = "an audit needs one label per row; pixel labels are not audited yet"
 
 
 def audit_rows(
-    clf: Classifier, X: Any, y: ArrayLike, folds: int, checked: Mapping[int, Any] | None
+    clf: Classifier,
+    X: Any,
+    y: ArrayLike | None,
+    folds: int,
+    checked: Mapping[int, Any] | None = None,
+    annotations: Any = None,
 ) -> Audit:
     """The audit of labels as a user gives them: any classes, any kind of X."""
+    votes = check_annotations(X, y, annotations, clf.classes_ if folds == 0 else None)
+    if votes:
+        y = votes.consensus
     if folds == 0:
         check_is_fitted(clf)
         check_labels(y)
@@ -53,7 +62,7 @@ def audit_rows(
         raise BadInput(ONE_LABEL)
     if len(given) != len(x):
         raise BadInput(f"there are {len(given)} labels for {len(x)} rows of X")
-    classes = clf.classes_ if folds == 0 else unique_labels(given)
+    classes = clf.classes_ if folds == 0 else votes.classes if votes else unique_labels(given)
     place = {name: label for label, name in enumerate(classes.tolist())}
     strange = [name for name in np.unique(given).tolist() if name not in place]
     if strange:
@@ -63,6 +72,7 @@ def audit_rows(
         )
     labels = torch.tensor([place[name] for name in given.tolist()])
     data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+    data = votes.beside(data) if votes else data
     if checked is not None:
         strange = [label for label in checked.values() if label not in place]
         if strange:
@@ -111,7 +121,11 @@ def audit_data(
     if isinstance(checked, Mapping) and unread:
         gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
         checked = {row: label for row, label in checked.items() if row not in gone}
-    found = audit(answers.probs, data.y, names=data.names, features=_inputs(data), checked=checked)
+    if data.votes is not None:
+        found = _audit_votes(answers.probs, data, checked)
+    else:
+        features = _inputs(data)
+        found = audit(answers.probs, data.y, names=data.names, features=features, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
@@ -132,6 +146,16 @@ def _inputs(data: Data) -> np.ndarray:
         return data.x[every].numpy()
     small = [F.adaptive_avg_pool2d(data.x[at].float(), COARSE) for at in every.split(512)]
     return torch.cat(small).flatten(1).numpy()
+
+
+def _audit_votes(probs: NDArray[Any], data: Data, checked: Any) -> Audit:
+    """Of a row that cannot be read the model says nothing; its votes still do."""
+    assert data.votes is not None
+    unread = (data.y == IGNORE).numpy()[:, None]
+    names = [data.class_name(k) for k in range(data.num_classes)]
+    votes = Votes.from_padded(data.votes, data.annotators, names)
+    probs = np.where(unread, 1 / len(names), probs)
+    return audit(probs, annotations=votes, names=names, checked=checked)
 
 
 def _features(clf: Classifier, data: Data) -> Features | None:

@@ -43,6 +43,7 @@ CREATE TABLE decisions (
 )"""
 COLUMNS = "id, request, tab, row, action, label, undoes, at"
 LINES = f"SELECT {COLUMNS}{{}} FROM decisions WHERE id > ? ORDER BY id"
+_BROKEN = (sqlite3.Error, UnicodeDecodeError)  # the second: of a message that quotes damaged text
 
 
 class Decision(NamedTuple):
@@ -126,7 +127,7 @@ class Log:
                 raise _damaged(path, "lines are missing at its end")
         except sqlite3.OperationalError as error:
             raise BadInput(f"{path} cannot be used ({error}); move it away") from error
-        except sqlite3.Error as error:
+        except _BROKEN as error:
             raise _damaged(path, error) from error
         return self._db
 
@@ -157,7 +158,7 @@ class Log:
         with self._one_at_a_time:
             try:
                 yield
-            except sqlite3.Error as error:
+            except _BROKEN as error:
                 raise BadInput(f"{self._path} cannot be read ({error})") from error
 
     def _catch_up(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
@@ -18,7 +19,9 @@ import torch
 from ...data import IGNORE, BadInput, Data
 from ...data.ids import own_texts
 from ...files import spreadsheet_safe, write_csv
+from ...hashing import digest_of
 from ...runfolder import AUDIT, ISSUES
+from ...signing import verify
 from ..items import encode, file_picture, picture_of, table
 from ..pages import text_of
 from ..sampling import Sample, draw
@@ -328,11 +331,21 @@ class Review:
         }  # fmt: skip
 
 
-def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
-    """The flagged rows of audit.json, the worst first, as it has them; classes as numbers."""
+def _read_audit(run: Path) -> dict[str, Any]:
     path = run / AUDIT
     if not path.exists():
         raise BadInput(f"{run} is not audited yet; run `ytilde audit {run}` first")
+    try:
+        return verify(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise BadInput(
+            f"{path} cannot be read ({error!r}); run `ytilde audit {run}` again"
+        ) from error
+
+
+def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
+    """The flagged rows of audit.json, the worst first, as it has them; classes as numbers."""
+    path, found = run / AUDIT, _read_audit(run)
     place = {name: k for k, name in enumerate(names)}
     labels = {
         "given": "given_label",
@@ -345,10 +358,10 @@ def _suspects(run: Path, names: list[str], data: Data) -> list[dict[str, Any]]:
             | {key: place[str(issue[f"{key}_label"])] for key in labels}
             | {key: float(issue[key]) for key in FIGURES}
             | {"similar": _rows_beside(issue.get("similar"), len(data.y))}
-            for issue in json.loads(path.read_text("utf-8"))["issues"]
+            for issue in found["issues"]
         ]
         same = all(int(data.y[issue["index"]]) == issue["given"] for issue in issues)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise BadInput(
             f"{path} cannot be read ({error!r}); run `ytilde audit {run}` again"
         ) from error
@@ -365,7 +378,10 @@ def _sample(run: Path, names: list[str], data: Data, size: int) -> list[dict[str
     path = run / ISSUES
     place = {str(spreadsheet_safe(name)): k for k, name in enumerate(names)}
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        text = path.read_bytes().decode()
+        if _read_audit(run).get("issues_csv") not in (None, digest_of(text)):  # 0.1 had none
+            raise ValueError("it has changed since it was written")
+        table = pd.read_csv(io.StringIO(text, newline=""), dtype=str, keep_default_na=False)
         rows = table["index"].astype("int64").to_numpy()
         figures = table[list(FIGURES)].astype("float64")
         labels = {

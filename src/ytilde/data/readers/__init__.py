@@ -11,6 +11,7 @@ from .probabilities import read_probabilities
 from .source import Schema, Source
 from .tables import CATEGORIES, TABLES, label_column, read_features
 from .texts import array_texts, file_texts
+from .votes import read_votes
 
 __all__ = [
     "CATEGORIES",
@@ -32,5 +33,6 @@ __all__ = [
     "read",
     "read_features",
     "read_probabilities",
+    "read_votes",
     "split",
 ]
