@@ -232,7 +232,7 @@ def source(name: str, n: int) -> tuple[np.ndarray, np.ndarray]:
 def labels(name: str, n: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """The given labels [N] and the true ones [N]."""
     x, y = source(name, n)
-    kind, _, rate = kind.partition(":")
+    (kind, _, rate), n = kind.partition(":"), len(y)
     if kind == "human" and name == "cifar100":
         data = datasets.load("cifar100n")
         given, clean = data.y[:n].numpy(), data.clean[:n].numpy()

@@ -347,11 +347,11 @@ def _judged(evidence: Evidence, names: tuple[str, ...] | None, checked: Any, dra
 
 def overlap(pred_probs: np.ndarray | Tensor, y: np.ndarray | Tensor) -> float:
     """How far the classes overlap: the share of rows whose likeliest class is expected not to be
-    the truth."""
+    the truth, in the reading that believes most in clear classes."""
     p = as_numpy(pred_probs, "pred_probs")
     given, _ = check_labels(y, p, None)
     evidence = Evidence(p, given, np.flatnonzero(given != IGNORE), None)
-    return fit_readings(evidence).model_error
+    return min(fit_readings(evidence).model_errors)
 
 
 def _with_checked(

@@ -13,8 +13,8 @@ from .inputs import Labels
 from .readings import Evidence
 
 NOTE_ASSUMPTION = (
-    "Without a clean sample the rate is known only under an assumption: the truth is nearly a "
-    "function of the input. The interval spans a lenient and a strict reading of it."
+    "Without checked rows the rate rests on an assumption: a model is wrong less often where it is "
+    "surer, and wrong labels do not care. The interval spans all readings that fit the data."
 )
 WEAK = 0.7  # of the labels are the model's best guess: below, it may be the model that is wrong
 NOTE_WEAK = (

@@ -68,8 +68,7 @@ class Judges(NamedTuple):
 
     def say(self, views: list[Array]) -> Array:
         z = sum(w * v for w, v in zip(self.weights, views, strict=True)) + self.bias
-        z = z - z.max(1, keepdims=True)
-        return normalised(np.exp(z))
+        return normalised(np.exp(z - z.max(1, keepdims=True)))
 
 
 class Reading(NamedTuple):
@@ -136,7 +135,12 @@ class Readings(NamedTuple):
     @property
     def model_error(self) -> float:
         """The expected share of rows whose likeliest class is not the truth."""
-        return float(np.mean([reading.model_error(self.unsure).mean() for reading in self.all]))
+        return float(np.mean(self.model_errors))
+
+    @property
+    def model_errors(self) -> list[float]:
+        """The same by each reading."""
+        return [float(reading.model_error(self.unsure).mean()) for reading in self.all]
 
 
 def fit_readings(evidence: Evidence) -> Readings:
@@ -150,7 +154,10 @@ def fit_readings(evidence: Evidence) -> Readings:
     for part in chunks(len(rows), k * (1 + len(evidence.panel))):
         views = evidence.views(rows[part])
         q = judges.say(views)
-        confidence[part], agrees[part] = q.max(1), q.argmax(1) == y[rows[part]]
+        best, at = q.argmax(1), np.arange(len(q))
+        agrees[part] = best == y[rows[part]]
+        q[at, best] = 0
+        confidence[part] = -q.sum(1)  # what is left to the others: 1 - that would be rounded to 1
         differ += _differ(views) * len(q)
     u = _unsure(confidence)
     q, own = judges.say(evidence.views(few)), u[np.searchsorted(rows, few)]
@@ -213,7 +220,7 @@ def _unsure(confidence: Array) -> Array:
 
 
 def _curve(u: Array, agrees: NDArray[np.bool_], k: int) -> list[tuple[float, float, float]]:
-    """Equally probable points (noise, rise, steepness) of the posterior of the curve."""
+    """Equally probable parts of the curve's posterior: their means (noise, rise, steepness)."""
     n = len(u)
     edges = np.concatenate([[0], np.geomspace(min(max(0.004, 1 / n), 0.5), 1, BINS)])
     bin_of = np.clip(np.searchsorted(edges, u) - 1, 0, BINS - 1)
@@ -228,12 +235,15 @@ def _curve(u: Array, agrees: NDArray[np.bool_], k: int) -> list[tuple[float, flo
     likelihood = np.log(share) @ agree + np.log1p(-share) @ (rows - agree)
     median, spread = STEEPNESS_PRIOR
     log = likelihood * min(1.0, COUNTED / n) - 0.5 * (np.log(steepness / median) / spread) ** 2
-    posterior = np.exp(log - log.max())
     order = np.lexsort((steepness, noise))
-    total = np.cumsum(posterior[order])
-    wanted = (np.arange(READINGS) + 0.5) / READINGS * total[-1]
-    at = order[np.minimum(np.searchsorted(total, wanted), len(order) - 1)]
-    return list(zip(noise[at].tolist(), rise[at].tolist(), steepness[at].tolist(), strict=True))
+    mass = np.exp(log - log.max())[order]
+    total = np.concatenate([[0.0], np.cumsum(mass / mass.sum())])
+    points = []
+    for start in np.arange(READINGS) / READINGS:  # the mean of each eighth of the posterior
+        weight = np.diff(np.clip(total, start, start + 1 / READINGS)) * READINGS
+        means = (weight @ noise[order], weight @ rise[order], weight @ np.log(steepness[order]))
+        points.append((float(means[0]), float(means[1]), float(np.exp(means[2]))))
+    return points
 
 
 def _fit_transition(

@@ -83,7 +83,7 @@ class Trainer:
     def train(self, stage: str, loss: Loss, params: Any, data: Data, **options: Any) -> History:
         """Run all epochs of a stage; keeps the last, or the best by noisy validation.
 
-        Arguments as for `epochs`. Returns the records.
+        Args as of `epochs`. Returns the records.
         """
         return list(self.epochs(stage, loss, params, data, **options))
 
