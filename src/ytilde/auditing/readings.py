@@ -11,7 +11,7 @@ The floor is `noise`. The rise r(u) is the model's error m(u), or else noise whe
 model is taken to be wrong as often as its judges differ among themselves, and what the rise has
 beyond that is such noise. The curve leaves its three numbers uncertain; a few points of their
 posterior, equally probable, are the readings. p_wrong is the mean over them, and their distance is
-the model's share of the interval (docs/decisions/0014).
+the model's share of the interval (docs/decisions/0018).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _others(q: Array) -> tuple[Array, Labels]:
 
 
 class Readings(NamedTuple):
-    """All that judging a row needs: the judges, the row's place in their confidence, the readings."""
+    """What judging a row needs: the judges, its place in their confidence, the readings."""
 
     judges: Judges
     unsure: Array  # u of each labelled row: the share of rows of which the judges are surer
@@ -177,10 +177,13 @@ def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
     """
     z, label = [torch.from_numpy(v) for v in views], torch.from_numpy(y)
     at, off = torch.arange(len(y)), ~torch.eye(k, dtype=torch.bool)
-    start = {"dtype": torch.float64, "requires_grad": True}
-    weight = torch.full((len(z),), -float(np.log(len(z))), **start)  # type: ignore[arg-type]
-    bias, rates, spread = (torch.zeros(s, **start) for s in (k, k, (k, k)))  # type: ignore[arg-type]
-    rate = torch.tensor(-2.0, **start)  # type: ignore[arg-type]
+    first = torch.full((len(z),), -float(np.log(len(z))), dtype=torch.float64)
+    shapes = [(k,), (k,), (k, k), ()]
+    weight, bias, rates, spread, rate = (
+        t.requires_grad_() for t in (first, *(torch.zeros(s, dtype=torch.float64) for s in shapes))
+    )
+    with torch.no_grad():
+        rate.fill_(-2.0)
 
     def voice() -> torch.Tensor:
         return sum(w * v for w, v in zip(weight.exp(), z, strict=True)) + bias  # type: ignore
@@ -204,7 +207,7 @@ def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
 
 def _unsure(confidence: Array) -> Array:
     """The place of each row, the surest first, in (0, 1); equal rows share their mean place."""
-    values, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
+    _, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     return ((last - 0.5 * count) / len(confidence))[place]
 
@@ -218,9 +221,7 @@ def _curve(u: Array, agrees: NDArray[np.bool_], k: int) -> list[tuple[float, flo
     full = rows > 0
     agree = np.bincount(bin_of, agrees, minlength=BINS)[full]
     middle, rows = np.bincount(bin_of, u, minlength=BINS)[full] / rows[full], rows[full]
-    steepness, noise, rise = (
-        v.ravel() for v in np.meshgrid(STEEPNESS, NOISE, RISE, indexing="ij")
-    )
+    steepness, noise, rise = (v.ravel() for v in np.meshgrid(STEEPNESS, NOISE, RISE, indexing="ij"))
     r = (1 - 1 / k) * rise[:, None] * middle ** steepness[:, None]
     share = (1 - r) * (1 - noise[:, None]) + r * noise[:, None] / (k - 1)
     share = np.clip(share, 1e-6, 1 - 1e-6)

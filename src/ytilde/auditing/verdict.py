@@ -10,7 +10,9 @@ import pandas as pd
 from .inputs import Array, Labels
 from .readings import Evidence, fit_readings, posterior
 
-DOUBT = 0.25  # of the share of rows at which the model is wrong: no label is surer wrong than 1 - that
+DOUBT = (
+    0.25  # of the share of rows at which the model is wrong: no label is surer wrong than 1 - that
+)
 
 
 class Verdict(NamedTuple):

@@ -36,6 +36,7 @@ from .training import train
 if TYPE_CHECKING:
     from .classifier import Classifier
 
+COARSE = 14  # pixels a side that a picture keeps for its neighbours and the linear model
 ONE_LABEL = "an audit needs one label per row; pixel labels are not audited yet"
 
 
@@ -123,8 +124,8 @@ def audit_data(
     if data.votes is not None:
         found = _audit_votes(answers.probs, data, checked)
     else:
-        T, names = answers.transition, data.names
-        found = audit(answers.probs, data.y, transition=T, names=names, checked=checked)
+        features = _inputs(data)
+        found = audit(answers.probs, data.y, names=data.names, features=features, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
@@ -135,6 +136,16 @@ def audit_data(
     else:
         found.context.rows = data.x  # type: ignore[assignment]
     return found
+
+
+def _inputs(data: Data) -> np.ndarray:
+    """What neighbours and a linear model judge by: values, or coarse pixels, never anything that a
+    network learnt from these labels."""
+    every = torch.arange(len(data))
+    if len(data.shape) < 3:
+        return data.x[every].numpy()
+    small = [F.adaptive_avg_pool2d(data.x[at].float(), COARSE) for at in every.split(512)]
+    return torch.cat(small).flatten(1).numpy()
 
 
 def _audit_votes(probs: NDArray[Any], data: Data, checked: Any) -> Audit:
