@@ -6,8 +6,8 @@
 A set is a source (real pictures, tables and texts at hand), a number of rows, a noise and a model
 that somebody might use. `make` keeps the model's out-of-fold probabilities [N, K] in two versions
 (two seeds: other folds, other initialisation), what the neighbours' labels say [N, K], the given
-labels and the true ones, which `score` alone reads. Sets at even places of SETS are those that the
-audit's constants were chosen on, those at odd places are reported.
+labels and the true ones, which `score` alone reads. Of the sets of each kind of noise every other
+one is reported only (`held_out`); the audit's constants were chosen on the rest.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ def _patches(n: int, filters: int = 300) -> np.ndarray:
     generator = torch.Generator().manual_seed(0)
     at = torch.randint(0, 27, (filters, 2), generator=generator)
     rows = torch.randint(0, n, (filters,), generator=generator)
-    weight = torch.stack([x[r, :, i : i + 6, j : j + 6] for r, (i, j) in zip(rows, at, strict=True)])
+    weight = torch.stack(
+        [x[r, :, i : i + 6, j : j + 6] for r, (i, j) in zip(rows, at, strict=True)]
+    )
     weight = weight - weight.mean((1, 2, 3), keepdim=True)
     weight /= weight.flatten(1).norm(dim=1)[:, None, None, None] + 1
     out = []
@@ -159,7 +161,8 @@ def _docstrings(packages: list[str], n: int) -> tuple[list[str], np.ndarray]:
         root = import_module(package)
         modules = [root.__name__]
         if hasattr(root, "__path__"):
-            modules += [m.name for m in pkgutil.iter_modules(root.__path__, f"{package}.")]
+            found_in = pkgutil.iter_modules(root.__path__, f"{package}.")
+            modules += [m.name for m in found_in if not m.name.endswith("__main__")]
         for name in modules:
             try:
                 module = import_module(name)
@@ -234,9 +237,7 @@ def labels(name: str, n: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
         data = datasets.load("cifar100n")
         given, clean = data.y[:n].numpy(), data.clean[:n].numpy()
         if rate == "coarse":
-            from ytilde.datasets import cifar
-
-            coarse = np.asarray(cifar.COARSE)
+            coarse = np.asarray(datasets.CIFAR100_COARSE)
             given, clean = coarse[given], coarse[clean]
         return given, clean
     if kind == "human":
@@ -294,6 +295,11 @@ def votes(x: np.ndarray, y: np.ndarray, k: int = 15) -> np.ndarray:
     return (count + 1 / classes) / (k + 1)
 
 
+def held_out(entry: tuple[str, ...]) -> bool:
+    kind = entry[3].partition(":")[0]
+    return [e for e in SETS if e[3].partition(":")[0] == kind].index(entry) % 2 == 1
+
+
 def name_of(entry: tuple[str, ...]) -> str:
     return "-".join(entry).replace(":", "_")
 
@@ -312,7 +318,9 @@ def make(options: argparse.Namespace) -> None:
         kept = {key: value.astype(np.float32) for key, value in arrays.items()}
         np.savez(path, y=given, clean=clean, **kept)
         right = (first.argmax(1) == clean).mean()
-        print(f"{name_of(entry)}: wrong {(given != clean).mean():.3f}, model {right:.3f}", flush=True)
+        print(
+            f"{name_of(entry)}: wrong {(given != clean).mean():.3f}, model {right:.3f}", flush=True
+        )
 
 
 def figures(found: Any, wrong: np.ndarray) -> dict[str, Any]:
@@ -346,15 +354,22 @@ def cleanlab(p: np.ndarray, y: np.ndarray, wrong: np.ndarray) -> dict[str, float
 
 def score(options: argparse.Namespace) -> None:
     lines = []
-    for place, entry in enumerate(SETS):
+    for entry in SETS:
         path = options.folder / f"{name_of(entry)}.npz"
-        if not path.exists():
+        if not path.exists() or (options.half and held_out(entry) != (options.half == "held")):
             continue
         arrays = np.load(path)
         p, y, clean = arrays["p"].astype(np.float64), arrays["y"], arrays["clean"]
         p, wrong = p / p.sum(1, keepdims=True), y != clean
-        line: dict[str, Any] = {"set": name_of(entry), "half": ("chosen on", "held out")[place % 2]}
-        line |= {"n": len(y), "wrong": float(wrong.mean()), "model": float((p.argmax(1) == clean).mean())}
+        line: dict[str, Any] = {
+            "set": name_of(entry),
+            "half": ("chosen on", "held out")[held_out(entry)],
+        }
+        line |= {
+            "n": len(y),
+            "wrong": float(wrong.mean()),
+            "model": float((p.argmax(1) == clean).mean()),
+        }
         x, _ = source(entry[0], int(entry[1]))
         for name, features in (("panel", x), ("alone", None)):
             found = audit(p, y, features=features)
@@ -375,33 +390,35 @@ def told(line: dict[str, Any]) -> str:
     own, other = line["panel"], line["cleanlab"]
     low, high = own["rate"][1:]
     sure = f"{own['sure_wrong']:.2f}" if own["sure"] else "-"
+    after = f" fixed at {own['advised']}: {own['after']:.3f}" if "after" in own else ""
     return (
         f"{line['set']:44} {line['half'][0]} model {line['model']:.2f} wrong {line['wrong']:.3f} "
         f"told {own['rate'][0]:.3f} [{low:.3f} {high:.3f}]{'' if own['covered'] else ' MISSED'} "
         f"ece {own['ece']:.3f} ({line['alone']['ece']:.3f}) sure {own['sure']} {sure} "
-        f"ap {own['ap']:.3f} / {other['ap']:.3f} f1 {own['f1']:.3f} / {other['f1']:.3f} "
-        f"{'' if 'after' not in own else 'fixed at %.2f: %.3f' % (own['advised'], own['after'])}"
+        f"ap {own['ap']:.3f} / {other['ap']:.3f} f1 {own['f1']:.3f} / {other['f1']:.3f}{after}"
     )
 
 
 def summary(lines: list[dict[str, Any]]) -> None:
-    for half in ("chosen on", "held out"):
+    for half in sorted({line["half"] for line in lines}):
         some = [line for line in lines if line["half"] == half]
         for name in ("panel", "alone"):
             own = [line[name] for line in some]
             ece = [f["ece"] for f in own]
             sure = [f["sure_wrong"] for f in own if f["sure"] >= 30]
-            ap = [f["ap"] - line["cleanlab"]["ap"] for f, line in zip(own, some, strict=True)]
-            flags = [f["f1"] - line["cleanlab"]["f1"] for f, line in zip(own, some, strict=True)]
-            worse = [f["after"] < 1 - line["wrong"] for f, line in zip(own, some, strict=True) if "after" in f]
+            covered = np.mean([f["covered"] for f in own])
             print(
-                f"{half}, {name}: {len(own)} sets, ece {np.mean(ece):.3f} (worst {max(ece):.3f}), "
-                f"sure and wrong {min(sure, default=1):.2f} at worst, below .9 in "
-                f"{sum(s < 0.9 for s in sure)} of {len(sure)}, covered {np.mean([f['covered'] for f in own]):.2f}, "
-                f"ap {np.mean(ap):+.3f} (behind in {sum(a < -5e-4 for a in ap)}, by {-min(ap):.3f}), "
-                f"f1 {np.mean(flags):+.3f} (behind in {sum(a < -5e-4 for a in flags)}, by {-min(flags):.3f}), "
-                f"fixing advised {len(worse)}, harmful {sum(worse)}"
+                f"{half}, {name}: {len(own)} sets, ece {np.mean(ece):.3f}, worst {max(ece):.3f}, "
             )
+            print(f"  sure: {min(sure, default=1):.2f} at worst, {sum(s < 0.9 for s in sure)} of ")
+            print(f"  {len(sure)} below .9; interval covers {covered:.2f}")
+            for figure in ("ap", "f1"):
+                ahead = [line[name][figure] - line["cleanlab"][figure] for line in some]
+                behind = sum(a < -5e-4 for a in ahead)
+                print(f"  {figure} {np.mean(ahead):+.3f}, behind in {behind}, by {-min(ahead):.3f}")
+            fixed = [(line[name]["after"], line) for line in some if "after" in line[name]]
+            harm = sum(after < 1 - line["wrong"] for after, line in fixed)
+            print(f"  fixing advised in {len(fixed)}, harmful in {harm}")
 
 
 def main() -> None:
@@ -410,6 +427,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("--half", choices=("chosen", "held"))
     parser.add_argument("--out", type=Path, default=Path("results/audit_sets.jsonl"))
     options = parser.parse_args()
     torch.set_num_threads(1)

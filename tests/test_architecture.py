@@ -12,7 +12,7 @@ LAYERS = """
 errors
 files hashing signing specs outputs runfolder checkpoint versions
 data datasets noise augment
-losses mixing heads transition selection generative diffusion metrics backbones
+losses mixing heads transition selection generative diffusion metrics backbones annotators
 engine encoders protocols
 method fitting tuning
 methods

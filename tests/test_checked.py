@@ -281,7 +281,7 @@ def test_reviewed_suspects_do_not_bias_the_count(tmp_path):
     """Rows of the sample among the worst would have been reviewed anyway."""
     random = np.random.default_rng(0)
     wrong, p = simulated("strong", 0.2, 1000, random)
-    worst = np.argsort(-p)[:100]
+    worst = np.argsort(-p)[:150]
     values, held = [], []
     for seed in range(150):
         group = groups_by(p, seed)

@@ -475,6 +475,17 @@ def test_pixels_are_refused():
             )
 
 
+@pytest.mark.parametrize(("without", "wanted"), [("nothing", 2.0), ("denoising", 1.0)])
+def test_without_denoising_it_regresses(without, wanted, monkeypatch):
+    method, data = create("dtm", without=without), blobs(n=40)
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    monkeypatch.setattr(method.diffusion, "loss", lambda w, h, generator: 2 * torch.ones(len(w)))
+    monkeypatch.setattr(method.diffusion, "regression", lambda w, h: torch.ones(len(w)))
+    batch = Batch(data.x[:5], data.y[:5], torch.arange(5))
+    step = StepInfo(torch.zeros(()), 1, gen(), lambda x: x)
+    assert float(method.diffusion_loss(batch, step)) == wanted
+
+
 # ---- LRA ----------------------------------------------------------------------------------------
 
 
@@ -508,6 +519,21 @@ def test_the_loss_weighs_a_label_by_how_often_it_is_retrieved(monkeypatch):
     weight = [(method.retrieved[i] == label[i]).float().mean().item() for i in range(3)]
     assert found == pytest.approx(sum(i * weight[i] for i in range(3)) / sum(weight))
     assert weight[1] == 1.0 and weight[0] in (0.25, 0.75)
+
+
+def test_every_retrieved_label_is_drawn_as_often(monkeypatch):
+    method, data, drawn = create("lra", k=3), blobs(n=500), []
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    method.retrieved.copy_(torch.tensor([0, 2, 1, 1]).expand(500, 4))
+
+    def loss(target, condition, generator):
+        drawn.append(target)
+        return torch.zeros(500)
+
+    monkeypatch.setattr(method.diffusion, "loss", loss)
+    step = StepInfo(torch.zeros(()), 1, gen(), lambda x: x)
+    method.loss(Batch(data.x, data.y, torch.arange(500)), step)
+    assert drawn[0].mean(0).tolist() == pytest.approx([0.25, 0.5, 0.25], abs=0.08)  # 3.6 sd
 
 
 def test_lra_survives_noise_and_its_file(tmp_path):

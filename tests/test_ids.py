@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from html import unescape
 from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from test_cli import FAST, refused, ytilde
 from ytilde import BadInput, Classifier
@@ -37,11 +39,18 @@ def table(path, ids=IDS, **columns):
     return pd.read_csv(path, dtype=str)
 
 
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory):
+KINDS = {  # what ids look like; the last begin like numbers, dates and formulas
+    "18 digits": IDS,
+    "leading zeros": [f"{k:010d}" for k in range(N)],
+    "texts": [f'{"=+-@"[k % 4]}{k}e5/Ä ö,"{k}"' for k in range(N)],
+}
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def audited(request, tmp_path_factory):
     """A folder with a table, its run, and every file that names rows."""
     folder = tmp_path_factory.mktemp("ids")
-    frame = table(folder / "d.csv")
+    frame = table(folder / "d.csv", KINDS[request.param])
     told = ytilde("fit", "d.csv", *FAST, "--epochs", "30", "--out", "run", cwd=folder).stdout
     words = ["--label-studio", "ls.json", "--argilla", "a.json", "--fix-above", "0.8"]
     ytilde("audit", "run", "--folds", "2", *words, cwd=folder)
@@ -129,16 +138,17 @@ def test_arrays_are_shown_as_they_were_given(tmp_path):
 
 def test_every_file_of_an_audit_has_the_ids(audited):
     folder, frame, told = audited
+    ids = frame.patient.tolist()
     assert "column 'patient' of d.csv differs in every row: taken as an id" in told
     for name in ("issues.csv", "labels.csv", "predictions.csv"):
         found = pd.read_csv(folder / "run" / name, dtype=str)
         assert list(found.columns)[:2] == ["index", "id"], name
-        assert found.id.tolist() == [IDS[int(k)] for k in found["index"]]
+        assert found.id.tolist() == [ids[int(k)] for k in found["index"]]
     flagged = json.loads((folder / "run" / "audit.json").read_text())["issues"]
-    assert len(flagged) > 5 and all(row["id"] == IDS[row["index"]] for row in flagged)
-    page = (folder / "run" / "report.html").read_text()
+    assert len(flagged) > 5 and all(row["id"] == ids[row["index"]] for row in flagged)
+    page = unescape((folder / "run" / "report.html").read_text())
     for row in flagged:
-        assert IDS[row["index"]] in page and frame.amount[row["index"]] in page
+        assert ids[row["index"]] in page and frame.amount[row["index"]] in page
     assert "e+09" not in page and "e+17" not in page
 
 
@@ -148,13 +158,13 @@ def test_labelling_tools_get_the_ids_and_the_values_as_written(audited):
     assert len(tasks) > 5
     for task in tasks:
         row = task["data"]["index"]
-        assert task["data"]["id"] == IDS[row]
+        assert task["data"]["id"] == frame.patient[row]
         assert task["data"]["item"] == frame.loc[row, ["amount", "size", "width"]].to_dict()
     view = ElementTree.parse(folder / "ls.xml").getroot()
     assert "id: $id" in [header.get("value") for header in view.findall("Header")]
     for record in json.loads((folder / "a.json").read_text()):
         row = record["metadata"]["index"]
-        assert record["metadata"]["id"] == IDS[row]
+        assert record["metadata"]["id"] == frame.patient[row]
         assert f"amount: {frame.amount[row]}" in record["fields"]["item"]
 
 
@@ -163,11 +173,11 @@ def test_a_review_shows_and_exports_the_ids(audited):
     found = read(folder / "d.csv")
     view = review.Review(folder / "run", found.data, ids=found.ids, texts=found.texts)
     item = view.next("tab")["item"]
-    assert item["id"] == IDS[item["row"]]
+    assert item["id"] == frame.patient[item["row"]]
     assert ["amount", frame.amount[item["row"]]] == list(item["values"][0])
     ytilde("review", "run", "--export", "labels.csv", cwd=folder)
     labels = pd.read_csv(folder / "labels.csv", dtype=str)
-    assert labels.id.tolist() == IDS
+    assert labels.id.tolist() == frame.patient.tolist()
 
 
 def test_relabel_finds_the_rows_by_their_ids(audited, tmp_path):
@@ -186,6 +196,21 @@ def test_relabel_finds_the_rows_by_their_ids(audited, tmp_path):
     frame.assign(patient=[f"{k}" for k in range(N)]).to_csv(tmp_path / "d.csv", index=False)
     with pytest.raises(BadInput, match=r"no column of .* holds all of its ids"):
         relabel(tmp_path / "d.csv", labels, tmp_path / "other.csv")
+
+
+def test_pictures_have_ids_too(tmp_path):
+    """A column beside the pictures' names, from which nothing is learnt, was no id."""
+    codes = [f"{k:04d}" for k in range(40)]
+    for k in range(40):
+        Image.new("L", (16, 16), 200 * (k % 2)).save(tmp_path / f"{k}.png")
+    frame = pd.DataFrame({"file": [f"{k}.png" for k in range(40)], "code": codes})
+    frame.assign(label=["dark", "light"] * 20).to_csv(tmp_path / "d.csv", index=False)
+    words = ["--epochs", "1", "--method", "ce", "--backbone", "lenet5", "--device", "cpu"]
+    done = ytilde("audit", "d.csv", *words, "--folds", "2", "--out", "run", cwd=tmp_path)
+    assert "column 'code' of d.csv differs in every row: taken as an id" in done.stdout
+    issues = pd.read_csv(tmp_path / "run" / "issues.csv", dtype=str)
+    assert issues.id.tolist() == [codes[int(k)] for k in issues["index"]]
+    assert issues.path.tolist() == [f"{int(k)}.png" for k in issues["index"]]
 
 
 def test_ids_that_repeat_are_carried_too(tmp_path):

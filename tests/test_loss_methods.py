@@ -210,6 +210,20 @@ def test_truncated_gce_prunes_wrong_labels():
     assert pruned[~wrong].float().mean() < 0.1
 
 
+def test_truncated_gce_prunes_from_its_start_on_at_equal_distances(monkeypatch):
+    method, records, when = create("truncated_gce", start=0.25, every=1 / 3), [], []
+    keeps = method.keeps
+
+    def watched(batch):
+        when.append(records[-1]["epoch"])
+        return keeps(batch)
+
+    monkeypatch.setattr(type(method), "keeps", staticmethod(watched))
+    recipe = replace(RECIPE, epochs=12)
+    fit_method(method, blobs(n=60), recipe, backbone=BACKBONE, on_record=records.append)
+    assert sorted(set(when)) == [3, 7, 11]
+
+
 def test_truncated_gce_is_gce_until_the_first_pruning():
     data = blobs(n=120, rate=0.3)
     plain = fitted(lambda: create("gce"), data, epochs=3).method.net.state_dict()

@@ -694,10 +694,11 @@ def test_a_weak_model_is_not_advised_to_fix(tmp_path):
     """The note said to look before fixing any, and the advice printed --fix-above 0.95."""
     (tmp_path / "config.json").write_text("{}")
     strong, _ = synthetic(2000, rate=0.1)
+    strong.issues.loc[strong.issues.is_label_issue, ["p_wrong", "predicted_prob"]] = 0.99
     assert fix_threshold(strong) == 0.95
     assert "--fix-above 0.95" in written(tmp_path, strong)[1].text
     assert "Correct no label unseen" not in written(tmp_path, strong)[1].text
-    weak = doubtful()
+    weak = doubtful(issues=strong.issues)  # the same rows, as sure
     assert fix_threshold(weak) is None
     page = written(tmp_path, weak)[1].text
     assert f"ytilde review {tmp_path} --sample 100" in page and "A better model" in page

@@ -1,5 +1,6 @@
 """Multi-network and sample-selection methods: their steps against loops in float64."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -410,7 +411,7 @@ def test_centrality_equals_a_slow_version():
         assert float(got[i]) == pytest.approx(expected, abs=1e-9)
 
 
-def test_heads_part_most_where_their_labels_leave_them_free():
+def test_heads_part_most_where_their_labels_leave_them_free(monkeypatch):
     """Rows in the middle of a class stay agreed upon; rows between two classes do not."""
     generator = torch.Generator().manual_seed(0)
     twins = tuple(torch.nn.Linear(2, 2) for _ in range(2))
@@ -421,9 +422,14 @@ def test_heads_part_most_where_their_labels_leave_them_free():
     x = torch.randn(200, 2, generator=generator)
     x[:, 0] += torch.where(torch.arange(200) % 2 == 0, 3.0, -3.0)
     y = (x[:, 0] < 0).long()
+    alike = copy.deepcopy(twins)
     cc_file.push_heads_apart(twins, x, y, 100, 64, torch.Generator().manual_seed(0))
     p, q = (twin(x).softmax(1) for twin in twins)
     apart = cc_file.distance(p, q)
+    monkeypatch.setattr(cc_file, "PULL", 0.0)
+    cc_file.push_heads_apart(alike, x, y, 100, 64, torch.Generator().manual_seed(0))
+    unpushed = cc_file.distance(*(twin(x).softmax(1) for twin in alike))
+    assert apart.mean() > 1.02 * unpushed.mean()
     middle, border = x[:, 0].abs() > 3, x[:, 0].abs() < 1.5
     assert apart[border].mean() > 2 * apart[middle].mean()
     assert ((p.argmax(1) == y) & (q.argmax(1) == y)).float().mean() > 0.97

@@ -1,6 +1,7 @@
 """Similar rows: the nearest of both classes, from what an audit of any data has at hand."""
 
 import json
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -77,6 +78,7 @@ def test_a_table_is_compared_by_its_own_values(tmp_path):
         expected = nearest(found.issues, scaled, row, given)
         far = np.linalg.norm(scaled[near.given] - scaled[row], axis=1).max()
         assert far < 1.2 * np.linalg.norm(scaled[expected] - scaled[row], axis=1).max()
+    assert pickle.loads(pickle.dumps(found)).similar == found.similar
     found.to_json(tmp_path / "audit.json")
     told = json.loads((tmp_path / "audit.json").read_text())["issues"]
     assert {issue["index"]: issue["similar"]["given"] for issue in told} == {
@@ -93,6 +95,7 @@ def test_pictures_are_compared_by_the_network():
     assert clf.audit(x, y, folds=2).context.features is None  # no network could compare them yet
     found = clf.fit(x, y).audit(x, y, folds=0)
     assert len(found.similar) >= 8
+    assert pickle.loads(pickle.dumps(found)).similar == found.similar
     data = Data(torch.from_numpy(x), torch.from_numpy(y), 2)
     with torch.no_grad():
         h = clf.method_.eval().net.features(data.x.float() / 255)

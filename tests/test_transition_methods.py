@@ -134,6 +134,24 @@ def test_posterior_rows_by_loops():
                 assert float(T[n, i, j]) == pytest.approx(a[j] / sum(a), abs=1e-12)
 
 
+def test_bltm_adds_the_prior_to_the_likelihood_of_the_labels():
+    """-log T(x)[bayes, y], and the residual's prior, shared among the rows."""
+    data = blobs(n=30)
+    method = create("bltm")
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    with torch.no_grad():
+        method.rows.residual.weight.normal_(0, 0.3, generator=gen())
+    method.bayes.copy_(data.y.roll(1))
+    batch = Batch(data.x, data.y, torch.arange(30))
+    step = StepInfo(torch.tensor(0.0), 1, gen(), lambda x: x)
+    with torch.no_grad():
+        value = float(method.t_loss(batch, step))
+        T = method.rows(method.t_net.features(data.x)).tolist()
+        prior = float(method.rows.penalty(method.spread))
+    nll = [-math.log(T[n][int(method.bayes[n])][int(data.y[n])]) for n in range(30)]
+    assert prior > 1 and value == pytest.approx(sum(nll) / 30 + prior / 30, rel=1e-4)
+
+
 def test_manifold_penalty_by_loops():
     g = gen(4)
     p = torch.randn(5, 3, generator=g, dtype=torch.float64).softmax(-1)
@@ -258,6 +276,13 @@ def test_ptd_answers_an_unseen_x_as_the_row_it_was():
         new = method.transition(unseen(batch.x))
     torch.testing.assert_close(seen, new, atol=1e-5, rtol=0)
     assert float(seen.std(0).max()) > 1e-4, "T does not depend on x"
+    method.weights[:20] = method.weights[:20].roll(1, dims=1)
+    with torch.no_grad():
+        other = method.transition(Batch(batch.x, batch.y, some))
+        same = method.transition(unseen(batch.x))
+    changed = (other - seen).abs().amax((1, 2)) > 1e-4
+    assert changed.all(), "the parts of a training row are those that were found for it"
+    torch.testing.assert_close(same, new, atol=0, rtol=0)
 
 
 # ---- class-level methods and a given T -----------------------------------------------------------
@@ -340,6 +365,21 @@ def test_the_slack_has_a_gradient():
     step = type("S", (), {"augment": staticmethod(lambda x: x), "generator": identity})()
     method.revise(batch, step).backward()
     assert float(method.slack.grad.abs().max()) > 0
+
+
+def test_the_revised_loss_by_loops():
+    """Each row's cross-entropy, times p_y / (p @ (T + dT))_y."""
+    method, trainer = fit("t_revision", recipe=replace(RECIPE, epochs=1))
+    batch = trainer.batch(trainer.data, torch.arange(40))
+    step = StepInfo(torch.tensor(0.0), 1, gen(), lambda x: x)
+    with torch.no_grad():
+        value = float(method.revise(batch, step))
+        p, T = method.predict_proba(batch.x).double(), (method.matrix + method.slack).double()
+    terms = []
+    for row, y in zip(p.tolist(), batch.y.tolist(), strict=True):
+        noisy = sum(row[i] * float(T[i, y]) for i in range(len(row)))
+        terms.append(min(row[y] / noisy, method.clip) * -math.log(row[y]))
+    assert value == pytest.approx(sum(terms) / len(terms), rel=1e-4)
 
 
 # ---- all of them ---------------------------------------------------------------------------------

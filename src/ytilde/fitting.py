@@ -80,6 +80,7 @@ def make_spec(
         generator=recipe.generator("init", "method"),
         mean=encoder.mean if encoder else mean_,
         std=encoder.std if encoder else std,
+        num_annotators=len(data.annotators),
     )
 
 

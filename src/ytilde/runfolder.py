@@ -27,7 +27,10 @@ ISSUES = "issues.csv"
 REPORT = "report.html"
 LABELS = "labels.csv"
 AUDIT = "audit.json"
+ANNOTATORS = "annotators.csv"  # of several annotators: how good each is, and each vote
+VOTES = "votes.csv"
 FOLDS = "audit.safetensors"  # what the folds of an audit said
+FOLDING = "folds"  # folder: the folds of an audit that has not ended
 REVIEW = "review.sqlite"
 SAMPLE = "sample.safetensors"  # which rows were drawn for a review
 METHODS = "methods.json"  # the race of methods
@@ -40,21 +43,27 @@ ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
     CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
-    SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")), METHODS, RACE,
+    ANNOTATORS, VOTES, SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")),
+    METHODS, RACE,
 )  # fmt: skip
 _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
     "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS)))
     + rf"|({STAGES}|{CACHED})/[^/]+\.safetensors"
 )
 _PRETRAINING = rf"{PRETRAIN}/{SIMCLR}[0-9a-f]+"
+_TRAINING = rf"{_STATE}|{_PRETRAINING}/(lock|{re.escape(ENCODER)}|{_STATE})"
+_FOLD = rf"{FOLDING}/[0-9a-f]+-[0-9]+"
 _FILE = re.compile(
     "|".join(map(re.escape, _EXACT))
-    + rf"|{_STATE}|{_PRETRAINING}/(lock|{re.escape(ENCODER)}|{_STATE})"
+    + rf"|{_TRAINING}|{_FOLD}\.safetensors|{_FOLD}/({_TRAINING}|{re.escape(RACE)})"
     # left by a process that was killed
     + rf"|{re.escape(TEMPORARY)}([a-z0-9_]{{8}}|[0-9a-f]{{16}}(-journal)?)"
     + rf"|.+/{re.escape(TEMPORARY)}[a-z0-9_]+"
 )
-_FOLDER = re.compile(rf"{PRETRAIN}|{_PRETRAINING}|({_PRETRAINING}/)?({STAGES}|{CACHED})")
+_FOLDER = re.compile(
+    rf"{FOLDING}|{_FOLD}"
+    rf"|({_FOLD}/)?({PRETRAIN}|{_PRETRAINING}|({_PRETRAINING}/)?({STAGES}|{CACHED}))"
+)
 _KEYS = {"source", "method", "fields", "backbone", "recipe", "fingerprint", "versions"}  # of 0.1
 
 
@@ -116,10 +125,17 @@ class RunFolder:
                     f"{path} is an input, and the run would overwrite it; give --out another folder"
                 )
 
-    def clear(self, keep: Iterable[str] = (LOCK,)) -> None:
-        """Remove the files of a run, its config last; nothing where one of them is not plain."""
+    def clear(self, keep: Iterable[str] = (LOCK,), below: str = "") -> None:
+        """Remove the files of a run, its config last; nothing where one of them is not plain.
+
+        below: of this folder in it alone, the folder too.
+        """
         self.check()
-        entries = [(name, entry) for name, entry in self._entries() if name not in keep]
+        entries = [
+            (name, entry)
+            for name, entry in self._entries()
+            if name not in keep and (not below or f"{name}/".startswith(f"{below}/"))
+        ]
         for name, entry in sorted(entries, key=lambda item: item[0] == CONFIG):
             if not _FOLDER.fullmatch(name):
                 os.unlink(entry)

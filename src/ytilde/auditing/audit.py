@@ -27,6 +27,7 @@ from ..outputs import check_replaceable
 from ..signing import sign
 from .checked import Count, check_checked, count
 from .context import ReportContext
+from .crowd import judge_votes
 from .inputs import Array, as_numpy, check_features, check_labels, check_transition
 from .notes import NOTE_ASSUMPTION, Agreement, notes
 from .panel import panel
@@ -77,6 +78,8 @@ class Audit:
         unjudged: rows without a label, or whose image cannot be read.
         checked: what rows checked by hand say of the count, where a random sample of them was; the
             noise rate and the number of errors are then its own, and hold whatever the model is.
+        annotators: of several annotators: how good each is, the model among them.
+        votes: of several annotators: each vote with its p_wrong.
 
     Example:
         >>> probs = np.array([[0.9, 0.1]] * 50 + [[0.1, 0.9]] * 50)
@@ -97,6 +100,8 @@ class Audit:
     at_chance: bool = False  # the model agrees with the labels as chance does: nothing can be told
     unjudged: int = 0  # rows without a label, or whose image cannot be read
     checked: Count | None = None  # what a random sample of checked rows says
+    annotators: pd.DataFrame | None = None
+    votes: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
         return f"<Audit: {self.summary()}>"
@@ -262,13 +267,14 @@ class Audit:
 
 def audit(
     pred_probs: np.ndarray | Tensor | pd.DataFrame,
-    y: Sequence | np.ndarray | Tensor,
+    y: Sequence | np.ndarray | Tensor | None = None,
     *,
     transition: np.ndarray | Tensor | None = None,
     names: Sequence[str] | None = None,
     features: np.ndarray | Tensor | pd.DataFrame | None = None,
     checked: Mapping[int, Any] | Sequence[Any] | np.ndarray | Reviewed | None = None,
     drawn: Sequence[float] | np.ndarray | None = None,
+    annotations: Any = None,
 ) -> Audit:
     """Judges every label by the probabilities of a model that did not see it.
 
@@ -289,9 +295,14 @@ def audit(
             then rest on them and hold whatever the model is, and p_wrong is recalibrated.
         drawn: the probability that each row [N] had of being checked, where it was not the same for
             all; 1: it was chosen, not drawn.
+        annotations: instead of y, the votes of several annotators: a matrix [N, annotators], -1 or
+            NaN where there is none, or a table (task, worker, label) whose tasks are rows. What is
+            judged is their consensus, by the votes and the model together, which counts as one
+            more annotator.
 
     Returns:
-        The verdict on every label, the noise rate with its interval, and T.
+        The verdict on every label, the noise rate with its interval, and T; of several annotators,
+        how good each of them is.
 
     Example:
         >>> probs = np.array([[0.95, 0.05]] * 60 + [[0.05, 0.95]] * 40)
@@ -303,10 +314,31 @@ def audit(
     if names is None and isinstance(pred_probs, pd.DataFrame):
         columns = list(pred_probs.columns)
         names = columns if all(isinstance(name, str) for name in columns) else None
+    if (y is None) == (annotations is None):
+        raise BadInput("audit needs y, one label a row, or annotations, several; give one of them.")
+    if y is None:
+        if transition is not None or features is not None:
+            raise BadInput("transition and features are for y; of annotators T is estimated.")
+        return _audit_votes(p, annotations, names, checked, drawn)
     given, names = check_labels(y, p, names)
     rows = np.flatnonzero(given != IGNORE)
     judges = () if features is None else panel(check_features(features, len(p)), given, p.shape[1])
     evidence = Evidence(p, given, rows, check_transition(transition, p), judges)
+    return _judged(evidence, names, checked, drawn)
+
+
+def _audit_votes(p: Array, annotations: Any, names: Any, checked: Any, drawn: Any) -> Audit:
+    """The audit of a consensus: `readings` have no part in it, for the votes tell how far to trust
+    the model."""
+    crowd, k = judge_votes(p, annotations, names), p.shape[1]
+    heard = np.full((k, k), 1 / k)  # a T that says nothing: the posterior has heard the votes
+    evidence = Evidence(crowd.probs, crowd.given, np.arange(len(p)), heard)
+    found = _judged(evidence, crowd.names, checked, drawn)
+    told = [*found.notes, *crowd.notes]
+    return replace(found, annotators=crowd.annotators, votes=crowd.votes, notes=told)
+
+
+def _judged(evidence: Evidence, names: tuple[str, ...] | None, checked: Any, drawn: Any) -> Audit:
     verdict = judge(evidence)
     if checked is None:
         return _summary(evidence, verdict, names)

@@ -22,7 +22,7 @@ from .inputs import Array, Labels
 
 Z = 1.959964  # of a 95 % interval
 GROUPS = 10  # by p_wrong
-AT_LEAST = 5  # checked rows of a group; smaller ones join their neighbours
+AT_LEAST = 5  # checked rows expected in a group; smaller ones join their neighbours
 STRATA = 50  # different probabilities of being drawn
 NONE, DRAWN, CHOSEN, OPEN = range(4)  # roles of rows, see Checked
 NO_CLASS = -2  # the truth of a bad item
@@ -214,20 +214,21 @@ def _groups(
     Groups of another probability are never joined. Where no row of one was checked, its rows are
     of no group: nothing is known of them.
     """
-    counts: list[tuple[int, int, int]] = []
+    counts: list[list[int]] = []
     unknown = 0
     at_stake = (checked.role == NONE) | (checked.role == DRAWN)
     for probability in np.unique(checked.probability[at_stake]):
         same = at_stake & (checked.probability == probability)
-        parts = sorted(_parts(checked, wrong, order, same))
-        joined = [(0, 0, 0)]
-        for _, *part in parts:
-            if joined[-1][1] >= AT_LEAST:
-                joined.append((0, 0, 0))
-            joined[-1] = tuple(a + b for a, b in zip(joined[-1], part, strict=True))  # type: ignore[assignment]
-        if len(joined) > 1 and joined[-1][1] < AT_LEAST:
+        part = (same & (checked.role == DRAWN)).sum() / same.sum()
+        joined = [[0, 0, 0]]
+        for _, *group in sorted(_parts(checked, wrong, order, same)):
+            # by their size, not by what was drawn: that would favour some of the draws
+            if joined[-1][0] * part > AT_LEAST - 0.5 and joined[-1][1]:
+                joined.append([0, 0, 0])
+            joined[-1] = [a + b for a, b in zip(joined[-1], group, strict=True)]
+        if len(joined) > 1 and not (joined[-1][0] * part > AT_LEAST - 0.5 and joined[-1][1]):
             last = joined.pop()
-            joined[-1] = tuple(a + b for a, b in zip(joined[-1], last, strict=True))  # type: ignore[assignment]
+            joined[-1] = [a + b for a, b in zip(joined[-1], last, strict=True)]
         if joined[0][1]:
             counts += joined
         else:

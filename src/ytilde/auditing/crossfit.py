@@ -1,13 +1,14 @@
 """Out-of-fold answers: every label is judged by a model that never saw it.
 
 Whoever can fit a model hands over how; this file cuts the folds, gathers what the models say of
-the rows they did not see, and keeps it in a file, so that the next audit of the same needs no fit.
+the rows they did not see, and keeps it: of each fold as it ends, so that an audit that was stopped
+goes on, and of all in one file, so that the next audit of the same needs no fit.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
+from torch import Tensor
 
 from .. import checkpoint
 from ..data import IGNORE, BadInput, Data, few, plural
 from ..engine import Record
+from ..runfolder import FOLDING, RunFolder
 
 KEPT = 2**28  # bytes of an audit's probabilities and T(x) up to which they are kept in a file
 
@@ -30,9 +33,72 @@ class Answers(NamedTuple):
     probs: NDArray[Any]
     transition: NDArray[Any] | None
 
+    def tensors(self) -> dict[str, Tensor]:
+        arrays = {"probs": self.probs, "T": self.transition}
+        return {name: torch.from_numpy(a) for name, a in arrays.items() if a is not None}
 
-# from data and a listener to what the fitted model answers of other data
-FoldFit = Callable[[Data, Callable[[Record], None]], Callable[[Data], Answers]]
+    @staticmethod
+    def of(tensors: Mapping[str, Tensor]) -> Answers:
+        said = {name: tensor.numpy() for name, tensor in tensors.items()}
+        return Answers(said["probs"], said.get("T"))
+
+
+# from data, a listener and a folder for checkpoints to what the fitted model answers of other data
+FoldFit = Callable[[Data, Callable[[Record], None], Path | None], Callable[[Data], Answers]]
+
+
+class Folds:
+    """The folds of one audit in its run's folder, until the last has ended.
+
+    Their names begin with `key`, the hash of all that they depend on: what other data, settings or
+    numbers of folds left is not taken for theirs.
+    """
+
+    def __init__(self, run: Path, key: str) -> None:
+        self.run, self.key = RunFolder(run), key
+        self.notes: list[str] = []
+        self.run.check()
+
+    def training(self, number: int) -> Path:
+        """Where the model of a fold keeps its checkpoints."""
+        return self.run / FOLDING / f"{self.key}-{number}"
+
+    def ended(self, number: int) -> bool:
+        return self._path(number).exists()
+
+    def load(self, number: int, shape: tuple[int, int]) -> Answers | None:
+        """What a fold said before the audit was stopped; a damaged file is none, and is named."""
+
+        def fits(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bool:
+            return meta.get("made_of") == self._made_of(number) and tensors["probs"].shape == shape
+
+        found, refused = checkpoint.newest([self._path(number)], fits)
+        self.notes += [f"{reason}; this fold was trained again" for reason in refused]
+        return Answers.of(found[0]) if found else None
+
+    def save(self, number: int, answers: Answers) -> None:
+        meta = {"made_of": self._made_of(number), "count": 0}
+        checkpoint.save(self._path(number), answers.tensors(), meta)
+        self.run.clear(keep=(), below=f"{FOLDING}/{self.key}-{number}")
+
+    def clear(self) -> None:
+        """Once an audit has ended: of others that were stopped nothing is wanted either."""
+        self.run.clear(keep=(), below=FOLDING)
+
+    def _path(self, number: int) -> Path:
+        return self.run / FOLDING / f"{self.key}-{number}.safetensors"
+
+    def _made_of(self, number: int) -> str:
+        return f"{self.key}-{number}"
+
+
+def check_folds(labels: NDArray[Any], folds: int) -> None:
+    most = np.bincount(labels[labels != IGNORE], minlength=2).max()
+    if not 2 <= folds <= most:
+        raise BadInput(
+            f"folds={folds} must lie between 2 and the rows of the largest class ({most}), "
+            "or be 0: judge with the fitted model"
+        )
 
 
 def out_of_fold(
@@ -41,35 +107,41 @@ def out_of_fold(
     seed: int,
     fit: FoldFit,
     on_record: Callable[[Record], None] = lambda record: None,
+    kept: Folds | None = None,
+    on_start: Callable[[int], None] = lambda left: None,
 ) -> Answers:
     """Cuts the rows into folds, class by class, and asks a model fitted to the others of each.
 
-    on_record: hears of every epoch of these fits; the record's stage names the fold.
+    on_record: hears of every epoch of these fits; the record's stage names the fold, and its "fold"
+        and "folds" are their numbers.
+    kept: the folds that have ended, which are not fitted again, and the checkpoints of the others.
+    on_start: hears, before the first fit, how many folds are left.
     """
     labels = data.y.numpy()
-    most = np.bincount(labels[labels != IGNORE], minlength=2).max()
-    if not 2 <= folds <= most:
-        raise BadInput(
-            f"folds={folds} must lie between 2 and the rows of the largest class ({most}), "
-            "or be 0: judge with the fitted model"
-        )
-    probs = np.zeros((len(data), data.num_classes), np.float32)
-    T = None
+    check_folds(labels, folds)
     parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
     with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         cuts = list(parts.split(np.zeros(len(data)), labels))
 
     def show(record: Record, number: int) -> None:
-        on_record({**record, "stage": f"fold {number} of {folds}: {record['stage']}"})
+        stage = f"fold {number} of {folds}: {record['stage']}"
+        on_record({**record, "stage": stage, "fold": number, "folds": folds})
 
+    on_start(folds - sum(kept.ended(k) for k in range(1, folds + 1)) if kept else folds)
+    said: list[Answers] = []
     for number, (train, held) in enumerate(cuts, 1):
-        ask = fit(data.rows(torch.from_numpy(train)), partial(show, number=number))
-        probs[held], own = ask(data.rows(torch.from_numpy(held)))
-        if own is not None:
-            T = np.zeros((len(data), *own.shape[1:]), np.float32) if T is None else T
-            T[held] = own
-    return Answers(probs, T)
+        answers = kept.load(number, (len(held), data.num_classes)) if kept else None
+        if answers is None:
+            folder = kept.training(number) if kept else None
+            ask = fit(data.rows(torch.from_numpy(train)), partial(show, number=number), folder)
+            answers = ask(data.rows(torch.from_numpy(held)))
+            if kept:
+                kept.save(number, answers)
+        said.append(answers)
+    rows = np.concatenate([held for _, held in cuts]).argsort()
+    probs, T = zip(*said, strict=True)
+    return Answers(np.concatenate(probs)[rows], None if T[0] is None else np.concatenate(T)[rows])
 
 
 def single_rows(data: Data) -> list[str]:
@@ -85,23 +157,20 @@ def single_rows(data: Data) -> list[str]:
 
 
 def kept_or_made(
-    keep: Path | None, made_of: Callable[[], str], make: Callable[[], Answers]
+    keep: Path | None, key: str, make: Callable[[], Answers]
 ) -> tuple[Answers, list[str]]:
     """The answers from the file `keep` where it holds them, else made and kept; and a note.
 
-    made_of: the hash of all that they depend on.
+    key: the hash of all that they depend on.
     """
     if keep is None:
         return make(), []
-    key = made_of()
     found, _ = checkpoint.newest([keep], lambda _, meta: meta.get("made_of") == key)
     if found:
-        said = {name: tensor.numpy() for name, tensor in found[0].items()}
         note = f"Nothing was trained again: {keep} holds what the folds said."
-        return Answers(said["probs"], said.get("T")), [note]
+        return Answers.of(found[0]), [note]
     made = make()
-    arrays = {"probs": made.probs, "T": made.transition}
-    tensors = {name: torch.from_numpy(a) for name, a in arrays.items() if a is not None}
+    tensors = made.tensors()
     if sum(tensor.nbytes for tensor in tensors.values()) <= KEPT:
         checkpoint.save(keep, tensors, {"made_of": key, "count": 0})
     return made, []

@@ -2,7 +2,7 @@
 
 A model that is wrong at a row is wrong alone, or at least not in the same way as its neighbours'
 labels and a linear model of the inputs; a wrong label has all of them against it. So what they say
-of a row, without its own label, tells a weak model from a wrong label (docs/decisions/0014).
+of a row, without its own label, tells a weak model from a wrong label (docs/decisions/0018).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, Arr
         y: labels [N]; rows with -1 are judged, but not asked.
         num_classes: K.
     """
-    x = _reduced(np.asarray(features).reshape(len(y), -1), y)
+    x = _reduced(np.asarray(features).reshape(len(y), -1))
     known = np.flatnonzero(y != IGNORE)
     most = int(min(REFERENCE, max(2_000, 4e9 / len(y))))
     if len(known) > most:
@@ -37,26 +37,25 @@ def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, Arr
     return _votes(x, y, known, num_classes), _linear(x, y, known, num_classes)
 
 
-def _reduced(x: np.ndarray, y: Labels) -> NDArray[np.float32]:
+def _reduced(x: np.ndarray) -> NDArray[np.float32]:
     """Standardised, and turned to the leading principal components where there are many columns."""
-    x = x.astype(np.float64) if x.dtype == np.float64 else x.astype(np.float32)
     scale = x.std(0, dtype=np.float64)
-    x = ((x - x.mean(0, dtype=np.float64)) / np.where(scale > 0, scale, 1)).astype(np.float32)
-    if x.shape[1] <= COMPONENTS:
-        return x
-    few = x[np.random.default_rng(0).permutation(len(x))[:REFERENCE]]
+    z = ((x - x.mean(0, dtype=np.float64)) / np.where(scale > 0, scale, 1)).astype(np.float32)
+    if z.shape[1] <= COMPONENTS:
+        return z
+    few = z[np.random.default_rng(0).permutation(len(z))[:REFERENCE]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         _, _, directions = torch.pca_lowrank(torch.from_numpy(few), COMPONENTS, center=False)
-    x = x @ directions.numpy()
-    return x / max(float(x[:, 0].std()), 1e-12)  # one scale for all: small components stay small
+    z = z @ directions.numpy()
+    return z / np.float32(max(float(z[:, 0].std()), 1e-12))  # one scale: small ones stay small
 
 
 def _votes(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int) -> Array:
     """log of the labels' shares among the nearest rows; one vote is spread over all classes."""
     number = min(NEIGHBOURS, max(1, len(asked) // 4))
     z = torch.from_numpy(x)
-    # |a - b|^2 = |a|^2 - 2 (a . b - |b|^2 / 2): an inner product with one more column finds the nearest
+    # |a - b|^2 = |a|^2 - 2 (a . b - |b|^2 / 2), so one more column makes it an inner product
     keys = torch.cat([z[asked], -0.5 * z[asked].square().sum(1, keepdim=True)], 1)
     queries = torch.cat([z, torch.ones(len(z), 1)], 1)
     near = asked[neighbours(queries, keys, min(number + 1, len(asked))).numpy()]

@@ -5,11 +5,13 @@ noise leaves a floor of disagreement that confidence does not remove, while a mo
 become fewer the surer it is. So rows are put in the order of the judges' confidence, u = 0 the
 surest and 1 the least sure, and the share that agrees with its label is read as
 
-    P(agree | u) = (1 - m(u)) (1 - noise) + m(u) noise / (K - 1),  m(u) = (1 - 1/K) error u^steepness
+    P(agree | u) = (1 - r(u)) (1 - noise) + r(u) noise / (K - 1),  r(u) = (1 - 1/K) rise u^steepness
 
-m(u): how often the model is wrong. The curve leaves noise, error and steepness uncertain; a few
-points of their posterior, equally probable, are the readings. p_wrong is the mean over them, and
-their distance is the model's share of the interval (docs/decisions/0014).
+The floor is `noise`. The rise r(u) is the model's error m(u), or else noise where classes meet; the
+model is taken to be wrong as often as its judges differ among themselves, and what the rise has
+beyond that is such noise. The curve leaves its three numbers uncertain; a few points of their
+posterior, equally probable, are the readings. p_wrong is the mean over them, and their distance is
+the model's share of the interval (docs/decisions/0018).
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ FIT_ROWS = 3_000  # rows that weights and T are fitted to; all rows are then jud
 READINGS = 8
 COUNTED = 2_000  # rows' worth of evidence at most: the curve is a simplification
 NOISE = np.concatenate([[0.002, 0.005, 0.01], np.linspace(0.02, 0.7, 35)])
-ERROR = np.linspace(0.01, 1, 20)
+RISE = np.linspace(0.01, 1, 20)
 STEEPNESS = np.geomspace(0.15, 8, 14)
 BINS = 40
 STEEPNESS_PRIOR = 1.0, 0.9  # median, and standard deviation of the logarithm
+SPREAD = 0.01  # of what their first choice leaves, the judges spread evenly: they err there too
 PRIOR_ROWS = 20  # rows' worth of belief, in each class, that wrong labels are spread evenly
 
 
@@ -72,35 +75,63 @@ class Judges(NamedTuple):
 class Reading(NamedTuple):
     """One way to understand what the judges say."""
 
-    error: float
+    rise: float
     steepness: float
+    model_share: float  # of the rise: the model's error; the rest is noise where classes meet
     transition: Array  # [K, K]
 
     def model_error(self, u: Array) -> Array:
-        return (1 - 1 / len(self.transition)) * self.error * u**self.steepness
+        """m(u)."""
+        return self.model_share * self._rise(u)
+
+    def _rise(self, u: Array) -> Array:
+        return (1 - 1 / len(self.transition)) * self.rise * u**self.steepness
 
     def clean(self, q: Array, u: Array) -> Array:
         """P(true class) [n, K]: m(u) is shared among the other classes as the judges have it."""
-        best, at = q.argmax(1), np.arange(len(q))
-        f = q + 1e-5
-        f[at, best] = 0
+        f, best = _others(q)
         m = self.model_error(u)
-        f *= (m / f.sum(1))[:, None]
-        f[at, best] = 1 - m
+        f *= m[:, None]
+        f[np.arange(len(q)), best] = 1 - m
         return f
+
+    def posterior(self, q: Array, u: Array, y: Labels) -> Array:
+        """P(true class | the judges, the label) [n, K] by Bayes.
+
+        Noise where classes meet: with probability b the label of a row whose truth is the judges'
+        first choice is one of the others, as the judges have them; (1 - m) (1 - b) = 1 - r.
+        """
+        others, best = _others(q)
+        at, m = np.arange(len(q)), self.model_error(u)
+        b = 1 - (1 - self._rise(u)) / (1 - m)
+        joint = others * m[:, None] * self.transition.T[y]
+        joint[at, best] = (1 - m) * ((1 - b) * self.transition[best, y] + b * others[at, y])
+        return normalised(joint)
+
+
+def _others(q: Array) -> tuple[Array, Labels]:
+    """The judges' shares of all but their first choice, normalised; and that choice."""
+    best, at = q.argmax(1), np.arange(len(q))
+    others = q + 1e-12
+    others[at, best] = 0
+    others = normalised(others) + SPREAD / (q.shape[1] - 1)
+    others[at, best] = 0
+    return normalised(others), best
 
 
 class Readings(NamedTuple):
-    """All that judging a row needs: the judges, the row's place in their confidence, the readings."""
+    """What judging a row needs: the judges, its place in their confidence, the readings."""
 
     judges: Judges
     unsure: Array  # u of each labelled row: the share of rows of which the judges are surer
     all: tuple[Reading, ...]
 
-    def clean(self, evidence: Evidence, part: slice) -> list[Array]:
-        """P(true class) of some labelled rows [n, K], by each reading."""
-        q = self.judges.say(evidence.views(evidence.rows[part]))
-        return [reading.clean(q, self.unsure[part]) for reading in self.all]
+    def judge(self, evidence: Evidence, part: slice) -> tuple[Array, list[Array]]:
+        """Of some labelled rows: P(true class) [n, K], and by each reading the same given y."""
+        q, u = self.judges.say(evidence.views(evidence.rows[part])), self.unsure[part]
+        y = evidence.y[evidence.rows[part]]
+        clean = np.mean([reading.clean(q, u) for reading in self.all], 0)
+        return clean, [reading.posterior(q, u, y) for reading in self.all]
 
     @property
     def model_error(self) -> float:
@@ -115,18 +146,27 @@ def fit_readings(evidence: Evidence) -> Readings:
     if len(rows) > FIT_ROWS:
         few = np.sort(np.random.default_rng(0).choice(rows, FIT_ROWS, replace=False))
     judges = _fit_judges(evidence.views(few), y[few], k)
-    confidence, agrees = np.empty(len(rows)), np.empty(len(rows), dtype=bool)
+    confidence, agrees, differ = np.empty(len(rows)), np.empty(len(rows), dtype=bool), 0.0
     for part in chunks(len(rows), k * (1 + len(evidence.panel))):
-        q = judges.say(evidence.views(rows[part]))
+        views = evidence.views(rows[part])
+        q = judges.say(views)
         confidence[part], agrees[part] = q.max(1), q.argmax(1) == y[rows[part]]
+        differ += _differ(views) * len(q)
     u = _unsure(confidence)
     q, own = judges.say(evidence.views(few)), u[np.searchsorted(rows, few)]
     found = []
-    for noise, error, steepness in _curve(u, agrees, k):
-        reading = Reading(error, steepness, np.eye(k))
-        T = _fit_transition(reading.clean(q, own), y[few], noise)
-        found.append(reading._replace(transition=T))
+    for noise, rise, steepness in _curve(u, agrees, k):
+        whole = Reading(rise, steepness, 1.0, np.eye(k))
+        share = min(1.0, differ / len(rows) / float(whole.model_error(u).mean()))
+        found.append(_fit_transition(whole._replace(model_share=share), q, own, y[few], noise))
     return Readings(judges, u, tuple(found))
+
+
+def _differ(views: list[Array]) -> float:
+    """How often two judges have different first choices; of a judge alone, nothing is known: 1."""
+    first = [view.argmax(1) for view in views]
+    pairs = [(a != b).mean() for i, a in enumerate(first) for b in first[:i]]
+    return float(np.mean(pairs)) if pairs else 1.0
 
 
 def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
@@ -137,10 +177,13 @@ def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
     """
     z, label = [torch.from_numpy(v) for v in views], torch.from_numpy(y)
     at, off = torch.arange(len(y)), ~torch.eye(k, dtype=torch.bool)
-    start = {"dtype": torch.float64, "requires_grad": True}
-    weight = torch.full((len(z),), -float(np.log(len(z))), **start)  # type: ignore[arg-type]
-    bias, rates, spread = (torch.zeros(s, **start) for s in (k, k, (k, k)))  # type: ignore[arg-type]
-    rate = torch.tensor(-2.0, **start)  # type: ignore[arg-type]
+    first = torch.full((len(z),), -float(np.log(len(z))), dtype=torch.float64)
+    shapes = [(k,), (k,), (k, k), ()]
+    weight, bias, rates, spread, rate = (
+        t.requires_grad_() for t in (first, *(torch.zeros(s, dtype=torch.float64) for s in shapes))
+    )
+    with torch.no_grad():
+        rate.fill_(-2.0)
 
     def voice() -> torch.Tensor:
         return sum(w * v for w, v in zip(weight.exp(), z, strict=True)) + bias  # type: ignore
@@ -164,13 +207,13 @@ def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
 
 def _unsure(confidence: Array) -> Array:
     """The place of each row, the surest first, in (0, 1); equal rows share their mean place."""
-    values, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
+    _, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     return ((last - 0.5 * count) / len(confidence))[place]
 
 
 def _curve(u: Array, agrees: NDArray[np.bool_], k: int) -> list[tuple[float, float, float]]:
-    """Equally probable points (noise, error, steepness) of the posterior of the curve."""
+    """Equally probable points (noise, rise, steepness) of the posterior of the curve."""
     n = len(u)
     edges = np.concatenate([[0], np.geomspace(min(max(0.004, 1 / n), 0.5), 1, BINS)])
     bin_of = np.clip(np.searchsorted(edges, u) - 1, 0, BINS - 1)
@@ -178,11 +221,9 @@ def _curve(u: Array, agrees: NDArray[np.bool_], k: int) -> list[tuple[float, flo
     full = rows > 0
     agree = np.bincount(bin_of, agrees, minlength=BINS)[full]
     middle, rows = np.bincount(bin_of, u, minlength=BINS)[full] / rows[full], rows[full]
-    steepness, noise, error = (
-        v.ravel() for v in np.meshgrid(STEEPNESS, NOISE, ERROR, indexing="ij")
-    )
-    m = (1 - 1 / k) * error[:, None] * middle ** steepness[:, None]
-    share = (1 - m) * (1 - noise[:, None]) + m * noise[:, None] / (k - 1)
+    steepness, noise, rise = (v.ravel() for v in np.meshgrid(STEEPNESS, NOISE, RISE, indexing="ij"))
+    r = (1 - 1 / k) * rise[:, None] * middle ** steepness[:, None]
+    share = (1 - r) * (1 - noise[:, None]) + r * noise[:, None] / (k - 1)
     share = np.clip(share, 1e-6, 1 - 1e-6)
     likelihood = np.log(share) @ agree + np.log1p(-share) @ (rows - agree)
     median, spread = STEEPNESS_PRIOR
@@ -192,19 +233,21 @@ def _curve(u: Array, agrees: NDArray[np.bool_], k: int) -> list[tuple[float, flo
     total = np.cumsum(posterior[order])
     wanted = (np.arange(READINGS) + 0.5) / READINGS * total[-1]
     at = order[np.minimum(np.searchsorted(total, wanted), len(order) - 1)]
-    return list(zip(noise[at].tolist(), error[at].tolist(), steepness[at].tolist(), strict=True))
+    return list(zip(noise[at].tolist(), rise[at].tolist(), steepness[at].tolist(), strict=True))
 
 
-def _fit_transition(f: Array, y: Labels, noise: float, steps: int = 15) -> Array:
-    """T by EM in P(y | x) = sum_i f_i T[i, y], from even noise, worth PRIOR_ROWS rows a class."""
-    k = f.shape[1]
+def _fit_transition(
+    reading: Reading, q: Array, u: Array, y: Labels, noise: float, steps: int = 15
+) -> Reading:
+    """The reading with its T, by EM from even noise, which is worth PRIOR_ROWS rows a class."""
+    k = q.shape[1]
     prior = PRIOR_ROWS * np.where(np.eye(k, dtype=bool), 1 - noise, noise / (k - 1))
-    T = prior / PRIOR_ROWS
+    reading = reading._replace(transition=prior / PRIOR_ROWS)
     given = np.eye(k)[y]
     for _ in range(steps):
-        T = prior + posterior(f, y, T).T @ given
-        T /= T.sum(1, keepdims=True)
-    return T
+        T = prior + reading.posterior(q, u, y).T @ given
+        reading = reading._replace(transition=T / T.sum(1, keepdims=True))
+    return reading
 
 
 def normalised(f: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data import IGNORE
-from .checked import CHOSEN, NO_CLASS, Checked
+from .checked import DRAWN, NO_CLASS, Checked
 from .inputs import Array, Labels
 from .verdict import Verdict
 
@@ -25,7 +25,7 @@ def recalibrate(verdict: Verdict, y: Labels, checked: Checked) -> Verdict:
     if not known.any():
         return verdict
     logit = _logit(verdict)
-    chance = np.where(checked.role == CHOSEN, 1.0, checked.probability)[known]
+    chance = np.where(checked.role == DRAWN, checked.probability, 1.0)[known]
     wrong = (checked.truth != y)[known]
     shift, slope = fit(logit[known], wrong, 1 / np.clip(chance, 1e-9, 1))
     logit = shift + slope * logit

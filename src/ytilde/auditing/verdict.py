@@ -10,7 +10,9 @@ import pandas as pd
 from .inputs import Array, Labels
 from .readings import Evidence, fit_readings, posterior
 
-DOUBT = 0.25  # of the share of rows at which the model is wrong: no label is surer wrong than 1 - that
+DOUBT = (
+    0.25  # of the share of rows at which the model is wrong: no label is surer wrong than 1 - that
+)
 
 
 class Verdict(NamedTuple):
@@ -42,9 +44,8 @@ def judge(evidence: Evidence) -> Verdict:
     for part, p, y, T in evidence.chunks():
         at = np.arange(len(y))
         if readings:
-            clean = readings.clean(evidence, part)
-            posts = [posterior(f, y, r.transition) for f, r in zip(clean, readings.all, strict=True)]
-            f, post = np.mean(clean, 0), np.mean(posts, 0)
+            f, posts = readings.judge(evidence, part)
+            post = np.mean(posts, 0)
         else:
             assert T is not None
             f, post = p, posterior(p, y, T)

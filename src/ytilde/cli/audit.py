@@ -1,93 +1,292 @@
-"""`ytilde audit`: which labels of a run's data are wrong."""
+"""`ytilde audit`: which labels are wrong, of a run, of data, or of anybody's probabilities."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ..errors import BadInput
-from .console import Bar, say
-from .options import Force
+from ..errors import BadInput, shorten_list
+from .flags import flag_of
+from .options import (
+    DATA,
+    OUTPUT,
+    Backbone,
+    CleanLabel,
+    DataRoot,
+    Drop,
+    EncoderFile,
+    Force,
+    IdColumn,
+    ImageColumn,
+    Label,
+    MethodName,
+    Noise,
+    OutFolder,
+    Pretrain,
+    Strict,
+    TestData,
+)
+
+if TYPE_CHECKING:
+    from ..auditing import Audit
+    from ..data.readers import Source
+    from ..engine import Record
+
+OF_DATA = {  # options that say how to read or to train, by the name of their parameter
+    "label": "--label", "clean_label": "--clean-label", "image_column": "--image-column",
+    "drop": "--drop", "id_column": "--id", "test": "--test", "noise_text": "--noise",
+    "data_root": "--data-root", "strict": "--strict", "method": "--method",
+    "backbone": "--backbone", "encoder": "--encoder", "pretrain": "--pretrain",
+    "out_folder": "--out", "probabilities": "--probabilities",
+}  # fmt: skip
+OF_PROBABILITIES = ("label", "id_column", "out_folder", "probabilities")
+
+
+class Wanted(NamedTuple):
+    """What is to be written beside issues.csv, audit.json and report.html."""
+
+    fix_above: float | None
+    label_studio: Path | None
+    argilla: Path | None
+    force: bool
+
+    def check(self, *inputs: Any) -> None:
+        """Refuse, before the work, what must not be overwritten."""
+        from ..auditing.exporters import label_studio_outputs
+        from ..outputs import check_outputs
+
+        outputs = label_studio_outputs(self.label_studio) if self.label_studio else []
+        outputs += [(self.argilla, "argilla")] if self.argilla else []
+        check_outputs(outputs, inputs, self.force)
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(help="run folder")],
+    ctx: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(help="run folder; or data, as of `ytilde fit`, which is fitted first"),
+    ],
+    label: Label = None,
+    clean_label: CleanLabel = None,
+    image_column: ImageColumn = None,
+    drop: Drop = None,
+    id_column: IdColumn = None,
+    test: TestData = None,
+    noise_text: Noise = None,
+    data_root: DataRoot = None,
+    strict: Strict = False,
+    probabilities: Annotated[
+        str | None,
+        typer.Option(
+            help="columns of a table that hold a model's probabilities, e.g. 'p_*', the star being "
+            "the class; nothing is trained",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    method: MethodName = "elr",
+    backbone: Backbone = "auto",
+    encoder: EncoderFile = None,
+    pretrain: Pretrain = None,
     folds: Annotated[
         int,
         typer.Option(
             help="number of models to train; each label is judged by one that never saw it; "
-            "0: judge with the run's own model"
+            "0: judge with the run's own model",
+            rich_help_panel="Audit",
         ),
     ] = 5,
     fix_above: Annotated[
-        float | None, typer.Option(help="write labels.csv, fixed where p_wrong is above this")
+        float | None,
+        typer.Option(
+            help="write labels.csv, fixed where p_wrong is above this", rich_help_panel=OUTPUT
+        ),
     ] = None,
     label_studio: Annotated[
-        Path | None, typer.Option(help="json to write: the suspects as Label Studio tasks")
+        Path | None,
+        typer.Option(
+            help="json to write: the suspects as Label Studio tasks", rich_help_panel=OUTPUT
+        ),
     ] = None,
     argilla: Annotated[
-        Path | None, typer.Option(help="json to write: the suspects as Argilla records")
+        Path | None,
+        typer.Option(help="json to write: the suspects as Argilla records", rich_help_panel=OUTPUT),
     ] = None,
+    out_folder: OutFolder = None,
     force: Force = False,
 ) -> None:
-    """Find the wrong labels of a run's data.
+    """Find the wrong labels of a run's data, of a file, or of anybody's probabilities.
 
-    Writes issues.csv and report.html to the run folder.
+    Writes issues.csv and report.html to the run folder; if stopped, the same command goes on.
     """
-    from ..auditing.exporters import label_studio_outputs
-    from ..auditing.items import table
-    from ..auditing.sampling import known_rows
-    from ..files import write_csv
-    from ..outputs import check_no_links, check_outputs
-    from ..runfolder import AUDIT, FOLDS, ISSUES, LABELS, REPORT
-    from .runs import Run
-    from .trained import load_model, run_inputs, same_encoder, say_relabel, training_data
+    from ..runfolder import CONFIG
 
     if fix_above is not None and not 0 <= fix_above < 1:
         raise BadInput(f"--fix-above is {fix_above:g}; give a probability from 0 to below 1")
-    outputs = label_studio_outputs(label_studio) if label_studio else []
-    outputs += [(argilla, "argilla")] if argilla else []
-    check_outputs(outputs, [run], force)
-    if run.is_dir():
-        check_no_links(run / name for name in (ISSUES, AUDIT, REPORT, LABELS, FOLDS))
-    with Bar() as bar:
-        clf, config = load_model(run)
-        check_outputs(outputs, run_inputs(config), force)
-        found = training_data(run, config)
-        check_outputs(outputs, found.paths or (), force)
-        keep = run / FOLDS if run.is_dir() else None
-        encoder = same_encoder(run, clf.encoder, config)
+    wanted = Wanted(fix_above, label_studio, argilla, force)
+    wanted.check(source)
+    given = [name for name in OF_DATA if ctx.get_parameter_source(name).name != "DEFAULT"]  # type: ignore[union-attr]
+    if probabilities is not None:
+        _refuse(
+            given, ctx.args, OF_PROBABILITIES, "probabilities are given, and nothing is trained"
+        )
+        _audit_probabilities(source, probabilities, label, id_column, out_folder, wanted)
+        return
+    run = Path(source)
+    if not (run / CONFIG).exists() and run.suffix != ".safetensors":
+        from .training import FitRequest, train_run
+
+        asked = FitRequest(
+            source, label, clean_label, image_column, drop, id_column, test, noise_text, None,
+            data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force,
+        )  # fmt: skip
+
+        def check(found: Source) -> None:
+            _check_data(found, folds)
+            wanted.check(*(found.paths or ()))
+
+        run = train_run(asked, goes_on=True, check=check)
+    else:
+        _refuse(
+            given, ctx.args, (), f"{run} is a run, which was read and trained as its config says"
+        )
+    _audit_run(run, folds, wanted)
+
+
+def _refuse(given: list[str], words: list[str], fitting: tuple[str, ...], why: str) -> None:
+    wrong = [OF_DATA[name] for name in given if name not in fitting]
+    wrong += [flag_of(word[2:].partition("=")[0]) for word in words if word.startswith("--")]
+    if wrong or words:
+        raise BadInput(f"{why}: leave out {shorten_list(wrong or words)}")
+
+
+def _check_data(found: Source, folds: int) -> None:
+    """Refuse before training what an audit would refuse after it."""
+    from ..auditing.crossfit import check_folds
+    from ..estimator.audits import ONE_LABEL
+
+    if found.data.y.dim() > 1:
+        raise BadInput(ONE_LABEL)
+    if folds:
+        check_folds(found.data.y.numpy(), folds)
+
+
+def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
+    """Judge the labels that a run was trained on."""
+    from ..auditing.items import table
+    from ..auditing.sampling import known_rows
+    from ..outputs import check_no_links
+    from ..runfolder import ANNOTATORS, AUDIT, FOLDS, ISSUES, LABELS, REPORT, VOTES, RunFolder
+    from .console import Bar, say
+    from .runs import Run
+    from .trained import load_model, run_inputs, same_encoder, training_data
+    from .training import GOES_ON, stop_on_sigterm
+
+    if not run.is_dir():
+        raise BadInput(f"{run} is a model without its data; give the folder of its run")
+    names = (ISSUES, AUDIT, REPORT, LABELS, FOLDS, ANNOTATORS, VOTES)
+    check_no_links(run / name for name in names)
+    clf, config = load_model(run)
+    wanted.check(run, *run_inputs(config))
+    found = training_data(run, config)
+    wanted.check(*(found.paths or ()))
+    encoder = same_encoder(run, clf.encoder, config)
+    history = Run.history(run, say)
+    with Run.held(run), Bar(history) as bar:
+        stop_on_sigterm(GOES_ON)
+        RunFolder(run).remove_unfinished()
+
+        def on_start(left: int) -> None:
+            say(forecast(left, folds, history))
+
         checked = known_rows(run, found.data)
-        result = clf.audit_data(found.data, folds, bar.show, keep, encoder, checked)
-    if isinstance(checked, dict):
-        known = f"The {len(checked)} rows whose clean label is known"
-        result.notes.append(f"{known} are taken for a random sample of all rows.")
-    context = result.context
-    context.history, context.paths, context.title = Run.history(run, say), found.paths, str(run)
-    context.ids, context.texts = found.ids, found.texts
-    if context.rows is not None and context.texts is None:
-        context.rows = table(context.rows, found.schema.columns)
-    if label_studio is not None:
-        result.to_label_studio(label_studio, force)
-    if argilla is not None:
-        result.to_argilla(argilla, force)
+        kept: Any = {"keep": run / FOLDS, "folder": run, "checked": checked}
+        result = clf.audit_data(
+            found.data, folds, bar.show, encoder=encoder, on_start=on_start, **kept
+        )
+        if isinstance(checked, dict):
+            known = f"The {len(checked)} rows whose clean label is known"
+            result.notes.append(f"{known} are taken for a random sample of all rows.")
+        context = result.context
+        context.history, context.paths, context.title = history, found.paths, str(run)
+        context.ids, context.texts = found.ids, found.texts
+        if context.rows is not None and context.texts is None:
+            context.rows = table(context.rows, found.schema.columns)
+        _write(result, run, config, wanted)
+
+
+def _audit_probabilities(
+    source: str,
+    pattern: str,
+    label: str | None,
+    id_column: str | None,
+    out_folder: Path | None,
+    wanted: Wanted,
+) -> None:
+    """Judge labels by probabilities that were made elsewhere; the folder becomes a run's."""
+    from ..auditing import audit as judge
+    from ..auditing.sampling import known_rows
+    from ..data.readers import read_probabilities
+    from ..runfolder import CONFIG
+    from ..versions import versions
+    from .console import say
+    from .runs import Run
+    from .training import default_folder
+
+    found = read_probabilities(source, pattern, label=label, id_column=id_column)
+    for note in found.notes:
+        say(f"data: {note}")
+    data = found.data
+    config = {
+        "source": source, "data_root": None, "label": label, "clean_label": None,
+        "image_column": None, "id_column": id_column, "noise": None, "probabilities": pattern,
+        "fingerprint": found.fingerprint, "classes": list(data.names or ()),
+        "versions": versions(), "started_in": str(Path.cwd()),
+    }  # fmt: skip
+    folder = out_folder or default_folder(f"{Path(source).stem}-audit", config)
+    checked = known_rows(folder, data)
+    result = judge(data.x, data.y, names=data.names, checked=checked)  # type: ignore[arg-type]
+    result.context.ids, result.context.texts = found.ids, found.texts
+    result.context.title = str(source)
+    again = (folder / CONFIG).exists() and not wanted.force
+    with Run.open(folder, config, resume=again, force=wanted.force, inputs=[Path(source)]):
+        _write(result, folder, config, wanted)
+
+
+def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> None:
+    """All files of an audit, and what there is to say of it."""
+    from ..files import write_csv
+    from ..runfolder import ANNOTATORS, AUDIT, ISSUES, LABELS, REPORT, VOTES
+    from .console import say
+    from .trained import say_relabel
+
+    if wanted.label_studio is not None:
+        result.to_label_studio(wanted.label_studio, wanted.force)
+    if wanted.argilla is not None:
+        result.to_argilla(wanted.argilla, wanted.force)
     result.to_csv(run / ISSUES, force=True)
     result.to_json(run / AUDIT, force=True)
     result.to_html(run / REPORT, force=True)
     written = [run / ISSUES, run / REPORT]
-    fixed = None if fix_above is None else result.fixed_labels(fix_above)
+    for name, crowd in ((ANNOTATORS, result.annotators), (VOTES, result.votes)):
+        if crowd is not None:
+            ids = result.context.ids
+            if ids and "item" in crowd:  # the audit knows rows by their numbers
+                crowd = crowd.assign(item=[ids[int(row)] for row in crowd["item"]])
+            write_csv(run / name, crowd.round(6))
+            written.append(run / name)
+    fixed = None if wanted.fix_above is None else result.fixed_labels(wanted.fix_above)
     if fixed is not None:
         written.append(run / LABELS)
         write_csv(written[-1], fixed)
-    written += filter(None, (label_studio, argilla))
+    written += filter(None, (wanted.label_studio, wanted.argilla))
     say(result.summary())
     for note in result.notes:
         say(f"note: {note}")
     if fixed is not None:
-        above = f"whose p_wrong is above {fix_above:g}"
+        above = f"whose p_wrong is above {wanted.fix_above:g}"
         say(f"{int(fixed.fixed.sum())} of {len(fixed)} labels fixed, those {above}")
     say(f"written: {', '.join(map(str, written))}")
     if fixed is not None and fixed.fixed.any():
@@ -98,3 +297,20 @@ def audit(
         say(f"next: ytilde review {quote(str(run))} --sample 100  # a count whatever the model is")
     if not result.at_chance:
         say(f"next: ytilde review {quote(str(run))}")
+
+
+def forecast(left: int, folds: int, history: list[Record]) -> str:
+    """How long the folds that are left will take, by how long the run itself took."""
+    what = f"{folds} folds" if left == folds else f"{left} of {folds} folds"
+    what += f" of {len(history)} epochs" if history else ""
+    seconds = sum(record.get("seconds", 0.0) for record in history) * left * (folds - 1) / folds
+    return f"about {duration(seconds)}: {what}" if seconds else what
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it: 40 seconds, 4 minutes, 3 hours."""
+    for size, word in ((3600, "hour"), (60, "minute"), (1, "second")):
+        if seconds >= 1.5 * size or size == 1:
+            number = max(1, round(seconds / size))
+            return f"{number} {word}{'' if number == 1 else 's'}"
+    raise AssertionError

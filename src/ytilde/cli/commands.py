@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from .audit import audit
 from .bench import bench_app
+from .consensus import consensus
 from .console import Interrupted, say
 from .data import data
 from .demo import demo
@@ -25,7 +26,10 @@ from .pretrain import pretrain
 from .relabel import relabel
 from .review import review
 
-AGAIN = {"bench": "; run the same command again to continue"}  # what is done stays done
+INTERRUPTED = {  # what is done stays done
+    "bench": "interrupted; run the same command again to continue",
+    "audit": "stopped; the same command goes on",
+}
 
 
 class Group(TyperGroup):
@@ -35,8 +39,7 @@ class Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            again = AGAIN.get(ctx.invoked_subcommand, "")
-            raise Interrupted(f"interrupted{again}") from None
+            raise Interrupted(INTERRUPTED.get(ctx.invoked_subcommand, "interrupted")) from None
 
 
 app = typer.Typer(
@@ -67,9 +70,13 @@ def options(
 
 GROUPED: dict[Any, Any] = {
     fit: {"cls": FitCommand, "context_settings": EXTRA},
+    audit: {"cls": FitCommand, "context_settings": EXTRA},
     pretrain: {"cls": GroupedCommand, "context_settings": EXTRA},
 }
-COMMANDS = (fit, predict, audit, review, relabel, export, diagnose, noise, pretrain, data, methods)
+COMMANDS = (
+    fit, predict, audit, review, relabel, consensus, export, diagnose, noise, pretrain, data,
+    methods,
+)  # fmt: skip
 for command in (*COMMANDS, demo):
     app.command(command.__name__, help=docstring(command), **GROUPED.get(command, {}))(command)
 app.add_typer(bench_app, name="bench")

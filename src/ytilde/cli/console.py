@@ -80,7 +80,19 @@ def show(table: Table) -> None:
 
 
 class Bar:
-    """A progress bar with the time left; in a file or a pipe, a line for each tenth of the way."""
+    """A progress bar with the time left; in a file or a pipe, a line for each tenth of the way.
+
+    Of the folds of an audit there is one bar over all of them.
+    """
+
+    def __init__(self, history: Sequence[Record] = ()) -> None:
+        """history: of the fit that each fold repeats."""
+        self.before: dict[str, int] = {}  # epochs of a fit before each of its stages
+        self.of_fit = 0
+        for record in history:
+            if record["stage"] not in self.before:
+                self.before[record["stage"]] = self.of_fit
+                self.of_fit += record.get("epochs", 0)
 
     def __enter__(self) -> Bar:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -100,15 +112,24 @@ class Bar:
         stage, epoch, epochs = record["stage"], record["epoch"], record["epochs"]
         trial = record.get("race")  # one line for all that are tried
         stage = f"trying {trial}" if trial else stage
-        key = "race" if trial else stage
+        key, done, total = "race" if trial else stage, epoch, epochs
+        if "fold" in record and not trial:
+            key, (done, total) = "folds", self._of_all_folds(record)
         if key not in self.tasks:
-            self.tasks[key] = self.bar.add_task(stage, total=epochs, figures="")
+            self.tasks[key] = self.bar.add_task(stage, total=total, figures="")
         figures = "  ".join(f"{text} {record[k]:.3f}" for k, text in FIGURES.items() if k in record)
-        shown: dict[str, Any] = {"description": stage, "total": epochs, "figures": figures}
-        self.bar.update(self.tasks[key], completed=epoch, **shown)
+        shown: dict[str, Any] = {"description": stage, "total": total, "figures": figures}
+        self.bar.update(self.tasks[key], completed=done, **shown)
         tenth = epoch == epochs if trial else 10 * epoch // epochs > 10 * (epoch - 1) // epochs
         if self.bar.disable and tenth:
             say(f"{stage} {epoch}/{epochs}  {figures}")
+
+    def _of_all_folds(self, record: Record) -> tuple[int, int]:
+        """Epochs done and in all; a fold that stopped early is whole once the next begins."""
+        of_fit = self.of_fit or record["epochs"]
+        stage = record["stage"].partition(": ")[2]
+        done = min(of_fit, self.before.get(stage, 0) + record["epoch"])
+        return (record["fold"] - 1) * of_fit + done, record["folds"] * of_fit
 
     def __exit__(self, *_: Any) -> None:
         self.bar.stop()

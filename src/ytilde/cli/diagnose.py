@@ -20,7 +20,7 @@ def diagnose(
     clean_label: CleanLabel = None,
     drop: Drop = None,
     noise_text: Noise = None,
-    rows: Annotated[int, typer.Option(help="examine at most this many rows", min=2)] = 4000,
+    rows: Annotated[int, typer.Option(help="examine at most this many rows", min=2)] = 20_000,
     seed: Annotated[int, typer.Option(help="seed for all random draws")] = 0,
     image_column: ImageColumn = None,
     id_column: IdColumn = None,

@@ -51,6 +51,25 @@ DataRoot = Annotated[
         help="folder of the named sets; default: $YTILDE_DATA or ./data", rich_help_panel=DATA
     ),
 ]
+Annotations = Annotated[
+    Path | None,
+    typer.Option(
+        help="votes of several annotators, instead of labels: a table with a row a vote (task, "
+        "worker, label; tasks are ids or rows), or with a column an annotator",
+        rich_help_panel=DATA,
+    ),
+]
+Item = Annotated[
+    str | None, typer.Option(help="column of items; default: task or item", rich_help_panel=DATA)
+]
+Annotator = Annotated[
+    str | None,
+    typer.Option(help="column of annotators; default: worker or annotator", rich_help_panel=DATA),
+]
+VoteLabel = Annotated[
+    str | None,
+    typer.Option("--label", help="column of labels; default: label", rich_help_panel=DATA),
+]
 Noise = Annotated[
     str | None,
     typer.Option("--noise", help="corrupt the labels first, e.g. instance:0.4",
@@ -63,6 +82,43 @@ Backbone = Annotated[
         "by the data",
         rich_help_panel=METHOD,
     ),
+]
+TestData = Annotated[
+    str | None,
+    typer.Option(
+        "--test", help="test data, for evaluation only, never trained on", rich_help_panel=DATA
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="refuse unreadable images", rich_help_panel=DATA)
+]
+MethodName = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        help="see `ytilde methods`; auto tries a short list and keeps the best",
+        rich_help_panel=METHOD,
+    ),
+]
+EncoderFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--encoder",
+        help="encoder to start the networks from, made by `ytilde pretrain`",
+        rich_help_panel=METHOD,
+    ),
+]
+Pretrain = Annotated[
+    str | None,
+    typer.Option(
+        "--pretrain",
+        help="make such an encoder first: simclr[:epochs=100,...]",
+        rich_help_panel=METHOD,
+    ),
+]
+OutFolder = Annotated[
+    Path | None,
+    typer.Option("--out", help="run folder; default: a new one in runs/", rich_help_panel=OUTPUT),
 ]
 Force = Annotated[
     bool,

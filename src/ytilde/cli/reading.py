@@ -12,14 +12,20 @@ from .. import datasets, noise
 from ..data import IGNORE, BadInput, Data, plural, readers, shorten_list
 from ..data.images import row_name, unreadable
 from ..engine import Recipe
+from .annotated import read_annotated
 from .console import say
 
 
 def read_source(
-    source: str, root: Path | None, *, drop: Any = None, **options: Any
+    source: str, root: Path | None, *, drop: Any = None, annotations: Any = None, **options: Any
 ) -> readers.Source:
-    """What a command was given, with lines on how it was read."""
-    found = readers.read(source, data_root=root, drop=drop or (), **options)
+    """What a command was given, with lines on how it was read; annotations: see `annotated`."""
+    options |= {"data_root": root, "drop": drop or ()}
+    if annotations:
+        options.pop("label")
+        found = read_annotated(source, annotations, **options)
+    else:
+        found = readers.read(source, **options)
     for note in found.notes:
         say(f"data: {note}")
     return found

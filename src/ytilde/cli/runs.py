@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -52,10 +52,7 @@ class Run:
             lock = (folder / LOCK).open("a")
         except OSError as error:
             raise BadInput(f"cannot write into {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"another process is writing to {path}; wait for it to end") from None
+        _lock(lock, path)
         folder.remove_unfinished()
         if force and not resume:
             folder.clear(keep=(LOCK, CONFIG))  # a run whose replacement is cut short stays a run
@@ -76,6 +73,22 @@ class Run:
             ) from None
         except (OSError, ValueError) as error:
             raise BadInput(f"{folder / CONFIG} cannot be read: {error}") from error
+
+    @classmethod
+    def is_of(cls, folder: Path, config: dict[str, Any]) -> bool:
+        """Does the folder hold the run of this config?"""
+        try:
+            return not _all_differences(cls.config(folder), config)
+        except BadInput:
+            return False
+
+    @staticmethod
+    @contextmanager
+    def held(folder: Path) -> Iterator[None]:
+        """A run folder that no other process writes to meanwhile."""
+        with (folder / LOCK).open("a") as lock:
+            _lock(lock, folder)
+            yield
 
     @staticmethod
     def history(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Record]:
@@ -137,20 +150,30 @@ class Follower(Run):
         pass
 
 
+def _lock(lock: IO[str], folder: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise BadInput(f"another process is writing to {folder}; wait for it to end") from None
+
+
 def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
     """Resuming must continue the same run: what differs is named."""
+    if differ := _all_differences(old, new):
+        raise BadInput(
+            f"{folder} was started with other settings ({shorten_list(differ)}); "
+            "repeat its command, or use --force"
+        )
+
+
+def _all_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     ignored = {"versions", "realised_noise", "schema", "started_in"}
-    differ = [
+    return [
         line
         for key in new
         if key not in ignored
         for line in _differences(key, old.get(key), _plain(new[key]))
     ]
-    if differ:
-        raise BadInput(
-            f"{folder} was started with other settings ({shorten_list(differ)}); "
-            "repeat its command, or use --force"
-        )
 
 
 def _differences(name: str, old: Any, new: Any) -> list[str]:

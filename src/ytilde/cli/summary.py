@@ -62,9 +62,14 @@ def against_truth(
 
 
 def say_summary(
-    method: str, summary: dict[str, Any], data: Data, noise_summary: dict[str, Any], folder: Path
+    method: str,
+    summary: dict[str, Any],
+    data: Data,
+    noise_summary: dict[str, Any],
+    folder: Path,
+    following: str = "audit",
 ) -> None:
-    """The lines at the end of a fit; data: as it was trained on."""
+    """The lines at the end of a fit; data: as it was trained on; following: command to advise."""
     say(_what_was_done(method, len(data), summary))
     say_noise(noise_summary, len(data))
     _show_accuracies(summary)
@@ -81,8 +86,8 @@ def say_summary(
             "warning: by this accuracy the model is no better than always predicting the largest "
             "class; train longer (--epochs), or check that the features are informative"
         )
-    elif data.y.dim() == 1:
-        say(f"next: ytilde audit {quote(str(folder))}")
+    elif data.y.dim() == 1 and following:
+        say(f"next: ytilde {following} {quote(str(folder))}")
 
 
 def _what_was_done(method: str, rows: int, summary: dict[str, Any]) -> str:

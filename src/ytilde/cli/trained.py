@@ -15,6 +15,7 @@ from ..engine import Recipe
 from ..estimator import Classifier
 from ..hashing import hash_of
 from ..runfolder import MODEL
+from .annotated import read_annotated
 from .console import say
 from .reading import corrupt, input_paths
 from .runs import Run
@@ -25,6 +26,8 @@ def load_model(run: Path) -> tuple[Classifier, dict[str, Any]]:
     if not run.is_dir():
         return Classifier.load(run), {}
     config = load_config(run)
+    if config.get("probabilities"):
+        raise BadInput(f"{run} audits probabilities that were made elsewhere; it has no model")
     if not (run / MODEL).exists():
         raise BadInput(
             f"{run} is unfinished and has no model yet; run the command that started it again, "
@@ -41,7 +44,9 @@ def load_config(run: Path) -> dict[str, Any]:
     try:
         for key in ("source", "data_root", "label", "clean_label", "image_column", "noise"):
             config[key]
-        Recipe(**config["recipe"]), schema_of(config), config["fingerprint"]
+        if not config.get("probabilities"):
+            Recipe(**config["recipe"]), schema_of(config)
+        config["fingerprint"]
     except (KeyError, TypeError) as error:
         by = config.get("versions", {}).get("ytilde", "another version")
         raise BadInput(
@@ -55,16 +60,28 @@ def schema_of(config: dict[str, Any]) -> readers.Schema | None:
 
 
 def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
-    """What a run was trained on, with the labels it saw."""
-    found = readers.read(
-        from_start(config["source"], config),
-        data_root=from_start(config["data_root"], config),
-        drop=config.get("drop") or (),
-        id_column=config.get("id_column", NONE),  # runs of 0.1 had ids among their features
-        **{key: config[key] for key in ("label", "clean_label", "image_column")},
-    )
+    """What a run was trained on, with the labels it saw; or the probabilities that it audits."""
+    source, pattern = from_start(config["source"], config), config.get("probabilities")
+    ids = config.get("id_column", NONE)  # runs of 0.1 had ids among their features
+    options: dict[str, Any] = {
+        "data_root": from_start(config["data_root"], config),
+        "drop": config.get("drop") or (),
+        "id_column": ids,
+        **{key: config[key] for key in ("clean_label", "image_column")},
+    }
+    assert source is not None
+    if pattern:
+        found = readers.read_probabilities(source, pattern, label=config["label"], id_column=ids)
+    elif votes := config.get("annotations"):
+        votes = votes | {"path": from_start(votes["path"], config)}
+        found = read_annotated(source, votes, **options, strict=False)
+    else:
+        found = readers.read(source, **options, label=config["label"])
     if found.fingerprint != config["fingerprint"]:
-        raise BadInput(f"{config['source']} has changed since {run} was trained; fit it again")
+        then, again = ("audited", "audit") if pattern else ("trained", "fit")
+        raise BadInput(f"{config['source']} has changed since {run} was {then}; {again} it again")
+    if pattern:
+        return found
     data, _ = corrupt(found.data, config["noise"], Recipe(**config["recipe"]))
     return replace(found, data=data)
 
@@ -73,7 +90,8 @@ def run_inputs(config: dict[str, Any]) -> list[Path]:
     """The files that a run was trained on."""
     keys = ("source", "test", "encoder", "data_root")
     source, test, encoder, root = (from_start(config.get(key), config) for key in keys)
-    return input_paths(source or "", Path(root) if root else None, test, encoder)
+    votes = from_start((config.get("annotations") or {}).get("path"), config)
+    return input_paths(source or "", Path(root) if root else None, test, encoder, votes)
 
 
 def load_encoder(path: str | Path | None) -> tuple[Encoder | None, str | None]:
@@ -100,7 +118,8 @@ def from_start(path: Any, config: dict[str, Any]) -> str | None:
 def say_relabel(config: dict[str, Any], labels: Path) -> None:
     """How the table itself gets its new labels."""
     source = Path(str(from_start(config["source"], config)))
-    if source.suffix.lower() in readers.TABLES and not config["noise"]:
+    has_labels = not config["noise"] and not config.get("annotations")
+    if source.suffix.lower() in readers.TABLES and has_labels:
         label = f" --label {quote(config['label'])}" if config["label"] else ""
         fixed = source.with_stem(f"{source.stem}-fixed")  # beside it: image paths may be relative
         words = f"{quote(str(source))} {quote(str(labels))}{label} --out {quote(str(fixed))}"

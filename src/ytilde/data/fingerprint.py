@@ -27,4 +27,6 @@ def fingerprint(data: Data) -> str:
         wanted = 64
     index = torch.arange(0, n, max(1, -(-n // max(1, wanted))))
     about = repr((tuple(data.x.shape), data.num_classes, data.names))
-    return digest_of(about, data.y, "\0".join(files), data.x[index])
+    votes: list[str | Tensor]
+    votes = [] if data.votes is None else [data.votes, "\0".join(data.annotators)]
+    return digest_of(about, data.y, "\0".join(files), data.x[index], *votes)

@@ -16,13 +16,13 @@ LONGEST = 64  # characters of an id; a longer text says something
 NONE = "none"  # instead of a column's name: no column holds ids
 
 
-def find_ids(frame: pd.DataFrame) -> list[str]:
+def find_ids(frame: pd.DataFrame, all_may_be: bool = False) -> list[str]:
     """The columns that hold another whole number, or another short text, in every row.
 
-    Whole numbers that are all there is to learn from are none.
+    Whole numbers that are all there is to learn from are none, unless nothing is learnt from them.
     """
     found = [name for name in frame.columns if len(frame) >= ROWS and _names_rows(frame[name])]
-    return found if len(found) < len(frame.columns) else []
+    return found if all_may_be or len(found) < len(frame.columns) else []
 
 
 def _names_rows(column: pd.Series) -> bool:

@@ -32,6 +32,9 @@ class Data:
         num_classes: K.
         clean: the hidden truth. Only metrics read it; training gets `without_clean()`.
         names: of the classes, in label order.
+        votes: where several annotators labelled the rows: (annotator, label) of every vote of a
+            row, int32 [N, M, 2], -1 where it has fewer than M; y is then their consensus.
+        annotators: what they are called, in the order that votes count them.
 
     Example:
         >>> data = Data(torch.rand(5, 3), torch.tensor([0, 1, 1, 0, -1]), 2, names=("cat", "dog"))
@@ -46,6 +49,8 @@ class Data:
     num_classes: int
     clean: Tensor | None = None
     names: tuple[str, ...] | None = None  # class names, in label order
+    votes: Tensor | None = None
+    annotators: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)
@@ -67,8 +72,8 @@ class Data:
     def rows(self, index: Tensor) -> Data:
         """The data set made of these rows, in this order."""
         x = self.x[index] if isinstance(self.x, Tensor) else Subset(self.x, index)
-        clean = None if self.clean is None else self.clean[index]
-        return replace(self, x=x, y=self.y[index], clean=clean)
+        clean, votes = (None if t is None else t[index] for t in (self.clean, self.votes))
+        return replace(self, x=x, y=self.y[index], clean=clean, votes=votes)
 
     def class_name(self, label: int) -> str:
         """The name of a class, or its number where there are no names."""
@@ -99,6 +104,7 @@ class Batch(NamedTuple):
         x: raw inputs [B, ...]: images as float in [0, 1], not augmented.
         y: observed labels [B], or [B, H, W] for pixels; -1 = ignore.
         index: rows of the data given to fit; -1 = unseen.
+        votes: (annotator, label) of the rows' votes [B, M, 2], -1 = none; None: there are no votes.
 
     Example:
         >>> Batch(torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor([7, 3])).index
@@ -108,6 +114,7 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor
     index: Tensor  # type: ignore[assignment]
+    votes: Tensor | None = None
 
 
 class StepInfo(NamedTuple):
@@ -152,6 +159,7 @@ class Spec:
         generator: for draws in build and fit.
         mean: of the inputs, for the Net's first layer: [C, 1, 1] or [D]; by default 0.
         std: of the inputs, likewise; by default 1.
+        num_annotators: who voted on the rows; 0: they have one label each.
 
     Example:
         >>> from ytilde import create
@@ -171,3 +179,4 @@ class Spec:
     # of the inputs, for the Net's first layer: [C, 1, 1] or [D]; as they are if nothing is said
     mean: Tensor = field(default_factory=lambda: torch.zeros(()))
     std: Tensor = field(default_factory=lambda: torch.ones(()))
+    num_annotators: int = 0

@@ -159,7 +159,8 @@ class Feed:
             batch = next(self.read_ahead(data, [index.cpu()]))
             return batch._replace(x=self._as_input(batch.x))
         data = self._on_device(data)
-        return Batch(self._as_input(data.x[index]), data.y[index], index)
+        votes = None if data.votes is None else data.votes[index]
+        return Batch(self._as_input(data.x[index]), data.y[index], index, votes)
 
     # ---- reading and moving ---------------------------------------------------------------------
 
@@ -183,8 +184,9 @@ class Feed:
             y, index, readable = map(gather, rest)
             if not readable.all():
                 self._leave_out(data, index[~readable])
+            votes = None if data.votes is None else data.votes[index.cpu()].to(self.device)
             x, y, index = (t.to(self.device, non_blocking=True) for t in (x, y, index))
-            yield Batch(gather(x), y, index)
+            yield Batch(gather(x), y, index, votes)
 
     def _leave_out(self, data: Data, rows: Tensor) -> None:
         """Tell the user, once, which files cannot be read."""
@@ -212,7 +214,8 @@ class Feed:
     def _on_device(self, data: Data) -> Data:
         if id(data) not in self._resident:
             x = data.x.to(self.device) if isinstance(data.x, Tensor) else data.x
-            moved = replace(data.without_clean(), x=x, y=data.y.to(self.device))
+            votes = None if data.votes is None else data.votes.to(self.device)
+            moved = replace(data.without_clean(), x=x, y=data.y.to(self.device), votes=votes)
             self._resident[id(data)] = (data, moved)  # holds `data`, so that its id stays its own
         return self._resident[id(data)][1]
 

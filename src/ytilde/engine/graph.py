@@ -92,7 +92,8 @@ def _clone(inputs: Any) -> Any:
     if isinstance(inputs, Tensor):
         return inputs.clone()
     if isinstance(inputs, Batch):
-        return Batch(*(t.clone() for t in inputs))
+        votes = None if inputs.votes is None else inputs.votes.clone()
+        return Batch(inputs.x.clone(), inputs.y.clone(), inputs.index.clone(), votes)
     return {name: index.clone() for name, index in inputs.items()}
 
 
@@ -101,7 +102,8 @@ def _copy(inputs: Any, static: Any) -> None:
         static.copy_(inputs)
     elif isinstance(inputs, Batch):
         for own, value in zip(static, inputs, strict=True):
-            own.copy_(value, non_blocking=True)
+            if own is not None:
+                own.copy_(value, non_blocking=True)
     else:
         for name, index in inputs.items():
             static[name].copy_(index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,37 +11,47 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.multiclass import unique_labels
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
-from ..auditing.crossfit import Answers, FoldFit, kept_or_made, out_of_fold, single_rows
+from ..auditing.crossfit import Answers, FoldFit, Folds, kept_or_made, out_of_fold, single_rows
 from ..auditing.sampling import Reviewed
 from ..auditing.similar import Features, standardised
 from ..data import IGNORE, BadInput, Batch, Data, few
 from ..data.images import without_unreadable
 from ..data.readers import fingerprint
+from ..data.votes import Votes
 from ..encoders.encoder import Encoder
 from ..engine import Record, choose_device
 from ..hashing import hash_of
 from ..method import Method, Net, unseen
 from .files import plain_fields
-from .inputs import as_plain, check_inputs, check_labels, check_training
+from .inputs import as_plain, check_annotations, check_inputs, check_labels, check_training
 from .training import train
 
 if TYPE_CHECKING:
     from .classifier import Classifier
 
+COARSE = 14  # pixels a side that a picture keeps for its neighbours and the linear model
 ONE_LABEL = "an audit needs one label per row; pixel labels are not audited yet"
 
 
 def audit_rows(
-    clf: Classifier, X: Any, y: ArrayLike, folds: int, checked: Mapping[int, Any] | None
+    clf: Classifier,
+    X: Any,
+    y: ArrayLike | None,
+    folds: int,
+    checked: Mapping[int, Any] | None = None,
+    annotations: Any = None,
 ) -> Audit:
     """The audit of labels as a user gives them: any classes, any kind of X."""
+    votes = check_annotations(X, y, annotations, clf.classes_ if folds == 0 else None)
+    if votes:
+        y = votes.consensus
     if folds == 0:
         check_is_fitted(clf)
         check_labels(y)
@@ -51,7 +62,7 @@ def audit_rows(
         raise BadInput(ONE_LABEL)
     if len(given) != len(x):
         raise BadInput(f"there are {len(given)} labels for {len(x)} rows of X")
-    classes = clf.classes_ if folds == 0 else unique_labels(given)
+    classes = clf.classes_ if folds == 0 else votes.classes if votes else unique_labels(given)
     place = {name: label for label, name in enumerate(classes.tolist())}
     strange = [name for name in np.unique(given).tolist() if name not in place]
     if strange:
@@ -61,6 +72,7 @@ def audit_rows(
         )
     labels = torch.tensor([place[name] for name in given.tolist()])
     data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+    data = votes.beside(data) if votes else data
     if checked is not None:
         strange = [label for label in checked.values() if label not in place]
         if strange:
@@ -80,6 +92,8 @@ def audit_data(
     keep: Path | None,
     encoder: Encoder | None,
     checked: Mapping[int, int] | Reviewed | None,
+    folder: Path | None,
+    on_start: Callable[[int], None],
 ) -> Audit:
     """The audit of a Data."""
     if data.y.dim() > 1:
@@ -92,17 +106,26 @@ def audit_data(
     else:
         seed = clf.random_state if isinstance(clf.random_state, int) else 0
         encoder = encoder or clf._load_encoder()
+        key = _key(clf, data, folds, encoder) if keep or folder else ""
+        kept = Folds(folder, key) if folder else None
+        fit = _fold_fit(clf, data, encoder)
         answers, notes = kept_or_made(
             keep,
-            lambda: _key(clf, data, folds, encoder),
-            lambda: out_of_fold(data, folds, seed, _fold_fit(clf, data, encoder), on_record),
+            key,
+            lambda: out_of_fold(data, folds, seed, fit, on_record, kept, on_start),
         )
+        if kept:
+            kept.clear()
+            notes += kept.notes
         notes += single_rows(data)
     if isinstance(checked, Mapping) and unread:
         gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
         checked = {row: label for row, label in checked.items() if row not in gone}
-    T, names = answers.transition, data.names
-    found = audit(answers.probs, data.y, transition=T, names=names, checked=checked)
+    if data.votes is not None:
+        found = _audit_votes(answers.probs, data, checked)
+    else:
+        features = _inputs(data)
+        found = audit(answers.probs, data.y, names=data.names, features=features, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
@@ -115,20 +138,44 @@ def audit_data(
     return found
 
 
+def _inputs(data: Data) -> np.ndarray:
+    """What neighbours and a linear model judge by: values, or coarse pixels, never anything that a
+    network learnt from these labels."""
+    every = torch.arange(len(data))
+    if len(data.shape) < 3:
+        return data.x[every].numpy()
+    small = [F.adaptive_avg_pool2d(data.x[at].float(), COARSE) for at in every.split(512)]
+    return torch.cat(small).flatten(1).numpy()
+
+
+def _audit_votes(probs: NDArray[Any], data: Data, checked: Any) -> Audit:
+    """Of a row that cannot be read the model says nothing; its votes still do."""
+    assert data.votes is not None
+    unread = (data.y == IGNORE).numpy()[:, None]
+    names = [data.class_name(k) for k in range(data.num_classes)]
+    votes = Votes.from_padded(data.votes, data.annotators, names)
+    probs = np.where(unread, 1 / len(names), probs)
+    return audit(probs, annotations=votes, names=names, checked=checked)
+
+
 def _features(clf: Classifier, data: Data) -> Features | None:
-    """By which similar rows are found: a table's own values, or what the network makes of a
-    picture; nothing for pictures before there is a network."""
-    net: Any = getattr(getattr(clf, "method_", None), "net", None)
-    if len(data.shape) > 1 and (not isinstance(net, Net) or data.shape != clf.shape_):
-        return None
+    """By which similar rows are found; for pictures there must be a network of this shape."""
+    if len(data.shape) == 1:
+        return partial(_table_features, data)
+    net = getattr(getattr(clf, "method_", None), "net", None)
+    fits = isinstance(net, Net) and data.shape == clf.shape_
+    return partial(_network_features, clf, data) if fits else None
 
-    def of(rows: Sequence[int]) -> Tensor:
-        part = data.rows(torch.as_tensor(rows))
-        if len(data.shape) == 1:
-            return standardised(torch.as_tensor(part.x))
-        return clf._trainer().map(lambda b: F.normalize(net.features(b.x).float()), part)
 
-    return of
+def _table_features(data: Data, rows: Sequence[int]) -> Tensor:
+    return standardised(torch.as_tensor(data.rows(torch.as_tensor(rows)).x))
+
+
+def _network_features(clf: Classifier, data: Data, rows: Sequence[int]) -> Tensor:
+    def of(batch: Batch) -> Tensor:
+        return F.normalize(clf.method_.net.features(batch.x).float())
+
+    return clf._trainer().map(of, data.rows(torch.as_tensor(rows)))
 
 
 def _key(clf: Classifier, data: Data, folds: int, encoder: Encoder | None) -> str:
@@ -177,11 +224,14 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None) -> FoldFit:
     """How a fold is trained: as all of the data would be, though it has fewer rows."""
     whole = clone(clf)._recipe(data)
 
-    def fit(part: Data, on_record: Callable[[Record], None]) -> Callable[[Data], Answers]:
+    def fit(
+        part: Data, on_record: Callable[[Record], None], folder: Path | None
+    ) -> Callable[[Data], Answers]:
         fitted = clone(clf).set_params(val=whole.val, keep=whole.keep)
         if clf._is_auto():
             fitted.set_params(method=clf._method_name())  # one race is enough
-        train(fitted, part, encoder=encoder, on_record=on_record)
+        options: Any = {"folder": folder, "resume": True} if folder else {}
+        train(fitted, part, encoder=encoder, on_record=on_record, **options)
         if fitted.interrupted_:
             raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
         return lambda rest: _answers(fitted, rest)

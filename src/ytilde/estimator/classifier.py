@@ -24,7 +24,7 @@ from ..engine import REFIT_FIELDS, History, Recipe, Record, Trainer, default_rec
 from ..method import Method, create
 from ..transition import confident_joint
 from . import audits, files
-from .inputs import check_inputs, check_training, check_weights
+from .inputs import check_annotations, check_inputs, check_training, check_weights
 from .training import train
 
 
@@ -173,25 +173,40 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     # ---- fitting ------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Classifier:
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        annotations: Any = None,
+    ) -> Classifier:
         """Train on labels that may be wrong. Ctrl-C keeps the model of the last whole epoch.
 
         Args:
             X: the inputs.
             y: the observed labels.
             sample_weight: how often each row is drawn, relative to the others.
+            annotations: instead of y, the votes of several annotators: a matrix [N, annotators], -1
+                or NaN where there is none, or a table (task, worker, label) whose tasks are rows of
+                X, or the index of a DataFrame. The method "crowd" learns from the votes, all others
+                from their consensus.
 
         Returns:
             This estimator, fitted.
         """
+        votes = check_annotations(X, y, annotations)
+        if votes:
+            y = votes.consensus
         x, given, schema = check_training(self, X, y)
         classes = unique_labels(given) if given.ndim == 1 else np.unique(given[given != IGNORE])
+        classes = votes.classes if votes else classes
         if len(classes) < 2:
             raise BadInput(f"y holds one class only ({classes!r}); a classifier needs at least two")
         labels = torch.from_numpy(np.searchsorted(classes, given))
         if given.ndim > 1:
             labels[torch.from_numpy(given == IGNORE)] = IGNORE
         data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+        data = votes.beside(data) if votes else data
         weights = check_weights(sample_weight, len(data))
         self.fit_data(data, weights=weights, schema=schema)
         self.classes_ = classes
@@ -275,6 +290,22 @@ class Classifier(ClassifierMixin, BaseEstimator):
         elif not isinstance(seed, (int, np.integer)):
             raise BadInput(f"random_state must be a whole number or None, not {seed!r}")
         return default_recipe(data.shape, len(data), data.y.dim() > 1, seed=int(seed), **own)
+
+    def annotator_transition(self) -> NDArray[np.float32]:
+        """T of each annotator, T[a, i, j] = P(annotator a says j | true i), as "crowd" learnt it.
+
+        Returns:
+            [A, K, K], in the order of `annotators_`; rows sum to 1.
+        """
+        check_is_fitted(self)
+        matrices: Any = getattr(self.method_, "annotator_transition", None)
+        if not len(self.annotators_) or matrices is None:
+            raise BadInput(
+                'only method="crowd", fitted with annotations, learns a T for each annotator; '
+                "ytilde.annotators.find_consensus tells what the votes alone say"
+            )
+        with torch.no_grad():
+            return matrices().float().cpu().numpy()
 
     # ---- predicting ---------------------------------------------------------------------------
 
@@ -398,13 +429,20 @@ class Classifier(ClassifierMixin, BaseEstimator):
     # ---- auditing -----------------------------------------------------------------------------
 
     def audit(
-        self, X: Any, y: ArrayLike, folds: int = 5, checked: Mapping[int, Any] | None = None
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        folds: int = 5,
+        checked: Mapping[int, Any] | None = None,
+        annotations: Any = None,
     ) -> Audit:
         """Which labels are wrong, and what they should be.
 
         Args:
             X: the inputs.
             y: their labels, which are judged.
+            annotations: instead of y, the votes of several annotators, as for `fit`; what is judged
+                is their consensus, and each annotator.
             folds: number of fits of this estimator; each label is judged by one that never saw it.
                 0: this fitted model judges, which is cheaper, but labels that it was trained on
                 look better.
@@ -414,7 +452,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         Returns:
             The verdict on every label; `to_html` writes the report.
         """
-        return audits.audit_rows(self, X, y, folds, checked)
+        return audits.audit_rows(self, X, y, folds, checked, annotations)
 
     def audit_data(
         self,
@@ -424,6 +462,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         keep: Path | None = None,
         encoder: Encoder | None = None,
         checked: Mapping[int, int] | Reviewed | None = None,
+        folder: Path | None = None,
+        on_start: Callable[[int], None] = lambda left: None,
     ) -> Audit:
         """The audit of a Data (which may be lazy); images that cannot be read are left out.
 
@@ -434,11 +474,15 @@ class Classifier(ClassifierMixin, BaseEstimator):
             keep: a file for what these fits say, so that the next audit of the same needs none.
             encoder: what the file `self.encoder` holds, where it has been read already.
             checked: true classes of rows drawn at random, or the decisions of a review.
+            folder: of a run, which keeps each fold as it ends, and the checkpoints of the one in
+                training: an audit that was stopped goes on there, to the same verdict.
+            on_start: hears how many folds are left to train, before the first is.
 
         Returns:
             The verdict on every label.
         """
-        return audits.audit_data(self, data, folds, on_record, keep, encoder, checked)
+        more = (keep, encoder, checked, folder, on_start)
+        return audits.audit_data(self, data, folds, on_record, *more)
 
     # ---- files --------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ def save(clf: Classifier, path: str | Path, force: bool) -> None:
     }
     if clf.double_:
         meta["double"] = True
+    if len(clf.annotators_):
+        meta["annotators"] = clf.annotators_.tolist()
     if (kind := clf.classes_.dtype).kind in "mMu":  # what a list alone does not tell
         meta["class_type"] = str(kind)
     tensors = {f"method.{name}": t for name, t in clf.method_.state_dict().items()}
@@ -90,7 +92,9 @@ def _restored(
     shape = (meta["num_train"], *clf.shape_)
     labels = torch.zeros((), dtype=torch.int64).expand(shape[0])
     zero = torch.zeros((), dtype=torch.float64 if clf.double_ else torch.float32)
-    blank = Data(zero.expand(shape), labels, len(clf.classes_))
+    clf.annotators_ = np.asarray(meta.get("annotators", ()), dtype=object)
+    people = tuple(clf.annotators_)
+    blank = Data(zero.expand(shape), labels, len(clf.classes_), annotators=people)
     clf.recipe_ = clf._recipe(blank)
     clf.history_, clf.interrupted_ = [], False
     clf._class_transition_ = tensors.pop("transition")

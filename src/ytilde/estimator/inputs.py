@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,8 +18,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from ..data import BadInput, Rows
-from ..data.readers import Schema, as_array, as_inputs, label_array, read_features
+from ..annotators import consensus
+from ..data import BadInput, Data, Rows
+from ..data.readers import Schema, as_array, as_inputs, label_array, read_features, read_votes
+from ..data.votes import Votes
 
 if TYPE_CHECKING:
     from .classifier import Classifier
@@ -26,7 +30,7 @@ KEPT_TYPES = [np.float64, np.float32]  # of a table, until it is known what it n
 
 
 def check_training(
-    clf: Classifier, X: Any, y: ArrayLike
+    clf: Classifier, X: Any, y: ArrayLike | None
 ) -> tuple[Rows, NDArray[Any], Schema | None]:
     """The rows, the labels as they were given, and how a table with texts became rows."""
     x: Rows
@@ -56,6 +60,39 @@ def check_training(
     with _one_sentence():
         check_classification_targets(given)
     return x, given, schema
+
+
+class Annotated(NamedTuple):
+    """Votes on the rows of X, the classes they name, and the consensus of each row, [N]."""
+
+    votes: Votes
+    classes: NDArray[Any]
+    consensus: NDArray[Any]
+
+    def beside(self, data: Data) -> Data:
+        """The data with the votes."""
+        return replace(data, votes=self.votes.padded(), annotators=tuple(self.votes.annotators))
+
+
+def check_annotations(
+    X: Any, y: Any, annotations: Any, classes: NDArray[Any] | None = None
+) -> Annotated | None:
+    """The votes on the rows of X; None where there are none.
+
+    classes: those that a fitted estimator knows. Labels that are whole numbers are ints.
+    """
+    if annotations is None:
+        return None
+    if y is not None:
+        raise BadInput("give y, one label a row, or annotations, several, but not both")
+    names = None if classes is None else [str(name) for name in classes]
+    votes = read_votes(annotations, names=names)
+    rows = X.index if isinstance(X, pd.DataFrame) else range(np.shape(X)[0])
+    votes = votes.in_order_of([str(row) for row in rows], "X")
+    if classes is None:
+        whole = all(re.fullmatch(r"0|-?[1-9]\d*", name) for name in votes.names)
+        classes = np.array([int(name) if whole else name for name in votes.names])
+    return Annotated(votes, classes, classes[consensus(votes).probs.argmax(1)])
 
 
 def check_inputs(clf: Classifier, X: Any) -> Rows:

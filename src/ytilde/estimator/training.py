@@ -42,7 +42,7 @@ def train(
     parallel.check_devices(int(clf.devices), choose_device(recipe.device))
     clf.classes_ = np.asarray(data.names or range(data.num_classes))
     clf.shape_, clf.n_features_in_ = data.shape, math.prod(data.shape)
-    clf.schema_ = schema
+    clf.schema_, clf.annotators_ = schema, np.asarray(data.annotators, dtype=object)
     first = data.x[torch.arange(1)] if len(data.shape) == 1 else None
     clf.double_ = first is not None and first.dtype == torch.float64
     encoder = encoder or clf._load_encoder()
@@ -91,12 +91,14 @@ def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method
 
 def _fit_beside(method: Method, data: Data, recipe: Recipe, options: dict[str, Any]) -> None:
     """The fit as the processes beside the leader run it."""
-    x = torch.from_numpy(data.x) if isinstance(data.x, np.ndarray) else data.x
-    fit_method(method, replace(data, x=x, y=torch.from_numpy(data.y)), recipe, **options)
+    arrays = {"x": data.x, "y": data.y, "votes": data.votes}
+    here: Any = {k: torch.from_numpy(a) for k, a in arrays.items() if isinstance(a, np.ndarray)}
+    fit_method(method, replace(data, **here), recipe, **options)
 
 
 def _sent(data: Data) -> Any:
     """The data for another process: arrays go through a pipe, tensors through shared memory, of
     which containers have little."""
-    x = data.x.numpy() if isinstance(data.x, Tensor) else data.x
-    return replace(data.without_clean(), x=x, y=data.y.numpy())  # type: ignore[arg-type]
+    tensors = {"x": data.x, "y": data.y, "votes": data.votes}
+    arrays: Any = {k: t.numpy() for k, t in tensors.items() if isinstance(t, Tensor)}
+    return replace(data.without_clean(), **arrays)

@@ -12,6 +12,7 @@ from typing import Any
 from ...files import write_text
 from ...runfolder import CONFIG
 from ..audit import Audit, worst_first
+from ..consensus import annotator_rows
 from ..notes import doubts
 from ..pages import data_block, digest, own_parts, template, text_of
 from . import cards, charts, listing, tables
@@ -44,6 +45,7 @@ def write(audit: Audit, path: str | os.PathLike[str], **own: Any) -> None:
         "curves": charts.curves(context.history),
         "reliability": charts.reliability(context.reliability),
         "advice": advice(audit, target, context.method),
+        "annotators": None if audit.annotators is None else annotator_rows(audit.annotators),
         "doubts": [text_of(note, 600) for note in doubted],
         "notes": [text_of(note, 600) for note in audit.notes if note not in doubted],
     }

@@ -182,6 +182,9 @@
       } else if (!entry.picture) {
         frame.append(make("p", "This file has no picture of it.", "soft"));
       }
+      if (!near && Object.keys(data.similar).length) {
+        beside.append(make("p", "This file has similar items for the suspects that it shows first.", "soft"));
+      }
       if (witnesses.length && !entry.values) {
         beside.append(make("h3", "Similar items whose label is not suspected"));
         for (const kind of ["given", "suggested"]) {

@@ -7,9 +7,11 @@ from .convert import as_array, plain_tensor
 from .dispatch import read
 from .labels import class_name, encode, label_array
 from .objects import Items
+from .probabilities import read_probabilities
 from .source import Schema, Source
 from .tables import CATEGORIES, TABLES, label_column, read_features
 from .texts import array_texts, file_texts
+from .votes import read_votes
 
 __all__ = [
     "CATEGORIES",
@@ -30,5 +32,7 @@ __all__ = [
     "plain_tensor",
     "read",
     "read_features",
+    "read_probabilities",
+    "read_votes",
     "split",
 ]

@@ -102,16 +102,21 @@ def check_pixels(y: Tensor, x: Rows, what: str) -> None:
         )
 
 
-def read_npz(path: Path, options: ReadOptions) -> Source:
-    """Keys x, y; optional clean, and names, which integer labels then count into."""
+def load_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file, by their names."""
     check_no_stream(path)
     if not zipfile.is_zipfile(path):
         raise BadInput(f"{path} cannot be read as plain arrays (it is damaged, or no npz file).")
     try:
         with np.load(path, allow_pickle=False) as file:
-            parts = {key: file[key] for key in file.files}
+            return {key: file[key] for key in file.files}
     except Exception as error:  # damaged archives raise many kinds
         raise BadInput(f"{path} cannot be read as plain arrays ({error}).") from error
+
+
+def read_npz(path: Path, options: ReadOptions) -> Source:
+    """Keys x, y; optional clean, and names, which integer labels then count into."""
+    parts = load_npz(path)
     for key in ("x", "y") if options.labelled else ("x",):
         if key not in parts:
             raise BadInput(f"{path} has no array {key!r}; it holds {', '.join(parts)}.")

@@ -90,7 +90,7 @@ def _sorted_classes(found: Iterable[str]) -> list[str]:
         return sorted(found)
 
 
-def _renumber(
+def renumber(
     labels: np.ndarray,
     names: Sequence[str],
     fixed: Sequence[str] | None,
@@ -125,7 +125,7 @@ def read_labels(
         elif not (array := as_array(labels, where)).ndim:
             raise BadInput(f"{sentence(where)} are one number; give one for every row.")
         elif names and array.dtype.kind in "iu":
-            parts.append(_renumber(array, names, fixed, where, truth))
+            parts.append(renumber(array, names, fixed, where, truth))
         else:
             part, chosen = encode(array, chosen or None, what=where, clean=truth)
             parts.append(part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,10 +37,15 @@ CATEGORIES = 20  # a text column with more different values is not a category
 
 def load_table(path: Path, options: ReadOptions) -> pd.DataFrame:
     check_no_stream(path)
+    if path.suffix.lower() == ".parquet":
+        return readable_table(path, lambda: pd.read_parquet(path))
+    return readable_table(path, lambda: _read_csv(path, options))
+
+
+def readable_table(path: Path, read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """What `read` gives; what is wrong with the file, in one sentence."""
     try:
-        if path.suffix.lower() == ".parquet":
-            return pd.read_parquet(path)
-        return _read_csv(path, options)
+        return read()
     except ImportError as error:
         raise BadInput(f"{path} needs pyarrow: pip install 'ytilde[parquet]'.") from error
     except BadInput:
@@ -191,7 +196,8 @@ def _id_columns(
             raise BadInput(f"{named!r} holds the labels of {what}; name another column as the id")
         return [named]
     picture = _image_column(features, options, what)
-    found = find_ids(features.drop(columns=[] if picture is None else [picture]))
+    others = features.drop(columns=[] if picture is None else [picture])
+    found = find_ids(others, all_may_be=picture is not None)
     if found:
         one = len(found) == 1
         options.notes.append(

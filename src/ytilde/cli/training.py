@@ -1,0 +1,240 @@
+"""A run, trained: what `ytilde fit` does, and `ytilde audit` of data before it judges."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from .. import datasets
+from ..data import BadInput, readers
+from ..engine import REFIT_FIELDS, default_recipe
+from ..errors import unknown_name_message
+from ..estimator import Classifier
+from ..method import create
+from ..runfolder import CONFIG, MODEL, PREDICTIONS
+from ..versions import versions
+from . import console
+from .console import say
+from .flags import parse_flags
+from .predictions import write_predictions
+from .reading import class_sizes, corrupt, input_paths, read_source, true_labels
+from .runs import Run
+from .summary import against_truth, say_summary, summarise
+from .trained import load_encoder
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..data import Data
+    from ..engine import Record, Trainer
+
+TASKS = ("classification", "segmentation")
+RESUME = "run the same command with --resume to continue"
+GOES_ON = "the same command goes on"
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """The options of `fit`, as they were given; words: those of the method and of the recipe."""
+
+    source: str
+    label: str | None
+    clean_label: str | None
+    image_column: str | None
+    drop: list[str] | None
+    id_column: str | None
+    test: str | None
+    noise: str | None
+    task: str | None
+    data_root: Path | None
+    strict: bool
+    method: str
+    backbone: str
+    encoder: Path | None
+    pretrain: str | None
+    words: list[str]
+    out_folder: Path | None
+    force: bool
+    annotations: dict[str, str | None] | None = None  # votes: their path, and their columns
+
+
+def train_run(
+    asked: FitRequest,
+    *,
+    resume: bool = False,
+    goes_on: bool = False,
+    check: Callable[[readers.Source], None] = lambda found: None,
+) -> Path:
+    """Train what was asked for; the folder of the run.
+
+    resume: continue the run in asked.out_folder.
+    goes_on: do so wherever this same run has begun, in a default folder too; Ctrl-C then leaves
+        checkpoints and no model.
+    check: may refuse the data before anything is trained.
+    """
+    source, method, out_folder = asked.source, asked.method, asked.out_folder
+    auto = method == "auto"  # plain training has no fields, and neither has a choice
+    fields, settings = parse_flags(asked.words, "ce" if auto else method)
+    made = method if auto else create(method, **fields)  # refuses a wrong field before reading
+    seed = settings.pop("seed", 0)
+    columns = ("label", "clean_label", "image_column", "drop")
+    read = {name: getattr(asked, name) for name in columns}
+    resume = resume or (goes_on and _has_run(out_folder) and not asked.force)
+    begun = Run.config(out_folder) if resume and out_folder and _has_run(out_folder) else None
+    ids = "none" if begun and "id_column" not in begun else asked.id_column  # 0.1: as features
+    how: dict[str, Any] = {"strict": asked.strict, "id_column": ids}
+    voted = asked.annotations
+    found = read_source(source, asked.data_root, annotations=voted, **how, **read)
+    data = found.data
+    if voted and method != "crowd":
+        say(f"note: {method} trains on the consensus; --method crowd learns from the votes")
+    if data.y.dim() == 1:
+        say(f"data: {class_sizes(data)}")
+    _check_task(asked.task, data, source)
+    check(found)
+    test_data = _test_data(source, asked.test, asked.data_root, data.names, found.schema, read)
+    settings |= _as_begun(begun, settings)
+    recipe = default_recipe(data.shape, len(data), data.y.dim() > 1, seed=seed, **settings)
+    corrupted, noise_summary = corrupt(data, asked.noise, recipe)
+    encoder, digest = load_encoder(asked.encoder)
+    config = {
+        "source": source, "data_root": str(asked.data_root) if asked.data_root else None, **read,
+        "id_column": asked.id_column,
+        "test": asked.test, "noise": asked.noise, "method": method, "fields": fields,
+        "backbone": asked.backbone, "recipe": dataclasses.asdict(recipe),
+        "encoder": str(asked.encoder) if asked.encoder else None, "pretrain": asked.pretrain,
+        "encoder_digest": digest,
+        "fingerprint": found.fingerprint, "schema": dataclasses.asdict(found.schema),
+        "classes": list(data.names or ()), "versions": versions(),
+        "realised_noise": noise_summary, "started_in": str(Path.cwd()),
+    }  # fmt: skip
+    config |= {"annotations": voted} if voted else {}
+    folder = out_folder or default_folder(f"{Path(source).stem}-{method}", goes_on and config)
+    resume = resume or (goes_on and not out_folder and _has_run(folder))
+    paths = [value for value in fields.values() if isinstance(value, str)]
+    paths += [word.removeprefix("weights=") for word in asked.backbone.replace(":", ",").split(",")]
+    paths += [str(voted["path"])] if voted else []
+    inputs = input_paths(source, asked.data_root, asked.test, asked.encoder, *paths)
+    with Run.open(folder, config, resume=resume, force=asked.force, inputs=inputs) as run:
+        stop_on_sigterm(GOES_ON if goes_on else RESUME)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        own = {name: getattr(recipe, name) for name in REFIT_FIELDS}
+        own |= {"encoder": asked.encoder, "pretrain": asked.pretrain}
+        clf = Classifier(made, asked.backbone, random_state=seed, **own)
+        answers: dict[str, np.ndarray] = {}
+        with console.Bar() as bar:
+
+            def on_record(record: Record) -> None:
+                if "race" not in record:
+                    run.log(record)
+                bar.show(record)
+
+            of_table = found.schema.columns or found.schema.image_column
+            try:
+                trainer = clf.fit_data(
+                    corrupted,
+                    recipe=recipe,
+                    schema=found.schema if of_table else None,
+                    encoder=encoder,
+                    answers=answers,
+                    folder=folder,
+                    resume=resume,
+                    monitor=_monitor(test_data),
+                    on_record=on_record,
+                )
+            except KeyboardInterrupt:
+                if goes_on:
+                    raise
+                say(f"Interrupted before a model existed; {RESUME}")
+                raise typer.Exit(130) from None
+        if trainer is None and goes_on:
+            raise KeyboardInterrupt
+        if auto:
+            number, name = len({line["method"] for line in clf.race_}), clf.method_.name
+            say(f"note: {name} chosen from {number} methods by noisy validation accuracy")
+        for note in trainer.notes if trainer else []:
+            say(f"note: {note}")
+        clf.save(folder / MODEL, force=True)
+        keep = recipe.keep if trainer else "last"  # what Ctrl-C leaves
+        summary = summarise(clf.history_, keep) | {"backbone": clf.backbone_}
+        if answers:
+            found = dataclasses.replace(found, data=corrupted)
+            probs, unreadable_rows = answers["probs"], answers["unreadable_rows"]
+            write_predictions(folder / PREDICTIONS, found, clf.classes_, probs, unreadable_rows)
+            summary |= against_truth(corrupted, probs.argmax(-1), unreadable_rows)
+        run.finish(summary)
+    last = "" if goes_on else "audit"
+    say_summary(clf.method_.name, summary, corrupted, noise_summary, folder, last)
+    if trainer is None:
+        say(f"Interrupted; {RESUME}")
+        raise typer.Exit(130)
+    return folder
+
+
+def default_folder(stem: str, config: Any = None) -> Path:
+    """The first folder of this name in runs/ that does not exist yet, or where this config's run
+    has begun."""
+    for number in count(1):
+        folder = Path("runs") / f"{stem}-{number}"
+        if not folder.exists() or (config and _has_run(folder) and Run.is_of(folder, config)):
+            return folder
+    raise AssertionError
+
+
+def stop_on_sigterm(again: str) -> None:
+    """Let SIGTERM end the process with a line on how to go on."""
+
+    def terminated(*_: Any) -> None:
+        say(f"Stopped by SIGTERM; the last epoch is saved: {again}")
+        raise SystemExit(143)
+
+    signal.signal(signal.SIGTERM, terminated)
+
+
+def _has_run(folder: Path | None) -> bool:
+    return folder is not None and (folder / CONFIG).exists()
+
+
+def _as_begun(begun: dict[str, Any] | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a run that continues holds out, where it is not said: 0.1 held out a tenth always."""
+    recipe = begun.get("recipe") if begun else None
+    if "val" in settings or not isinstance(recipe, dict) or "val" not in recipe:
+        return {}
+    return {"val": recipe["val"]}
+
+
+def _check_task(task: str | None, data: Data, source: str) -> None:
+    if task not in (None, *TASKS):
+        raise BadInput(unknown_name_message("task", task, TASKS))
+    if task and (task == "segmentation") != (data.y.dim() > 1):
+        raise BadInput(f"--task {task} does not fit the labels of {source}")
+
+
+def _test_data(
+    source: str, test: str | None, root: Path | None, names: Any, schema: Any, read: dict[str, Any]
+) -> Data | None:
+    """The test data with its true labels: what --test names, or a named set's own test split."""
+    if test:
+        data = read_source(test, root, names=names, schema=schema, **read).data
+    elif source in datasets.NAMES:
+        data = readers.read(source, data_root=root, split="test").data
+    else:
+        return None
+    return dataclasses.replace(data, y=true_labels(data))
+
+
+def _monitor(data: Data | None) -> Any:
+    """Test figures for the record of an epoch; training never sees them."""
+
+    def measure(trainer: Trainer) -> Record:
+        assert data is not None
+        return {f"test_{name}": value for name, value in trainer.score(data).items()}
+
+    return None if data is None else measure
