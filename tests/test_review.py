@@ -616,7 +616,7 @@ def test_similar_rows_have_the_labels_and_are_not_suspected(tmp_path):
     (run / "audit.json").write_text(json.dumps(told))
     with pytest.raises(BadInput, match="a similar row that does not exist"):
         session(run)
-    for issue in told["issues"]:
+    for issue in told["issues"]:  # as an earlier version wrote it
         del issue["similar"]
     (run / "audit.json").write_text(json.dumps(told))
     assert not session(run).next("a")["item"]["similar"]
