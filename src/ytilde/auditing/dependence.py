@@ -32,7 +32,7 @@ LANDMARKS = 1000  # rows that span the kernel
 RELEVANCE = 30  # features up to which each gets a weight of its own
 CLEAR = 0.5  # share of the rows of a class, those of the largest margin, whose neighbours are asked
 CLEARER = 0.35  # the same where classes overlap: the model's own errors lie in patches, like noise
-OVERLAP = 0.02  # share of the rows in doubt from which on classes overlap
+OVERLAP = 0.15  # share of the rows in doubt from which on classes overlap
 NEIGHBOURS = 15
 NEAR_ROWS = 4000  # that are asked at most: their distances are kept
 SURE = (0.35, 0.6)  # shares of the rows of a class that are tested for places
@@ -402,8 +402,8 @@ def _explained(
 ) -> Tensor:
     """The labels of the rows of one class as their margins and scores explain them, [n, K].
 
-    Least squares on fifths of the one margin and fourths of the other, and on the scores of the
-    four classes that are likeliest beside.
+    Least squares on fifths of the one margin and fourths of the other, and on the linear model's
+    scores of the four classes that are likeliest beside.
     """
     n, num_classes = Y.shape
     parts = [torch.ones(n, 1)]
@@ -417,7 +417,7 @@ def _explained(
         mass = second.mean(0)
         mass[own] = -torch.inf
         beside_it = mass.topk(others).indices
-        parts += [second[:, beside_it], beside[:, beside_it]]
+        parts.append(beside[:, beside_it])  # the kernel's own would follow the noise
     Z = torch.cat([parts[0], *(part - part.mean(0) for part in parts[1:])], 1)
     A = Z.T @ Z
     A.diagonal()[1:].add_(1.0)
