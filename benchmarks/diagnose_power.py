@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, help="seed")
     parser.add_argument("--out", type=Path, default=Path("results/diagnose_power.jsonl"))
+    parser.add_argument("--what", choices=("size", "power", "blurred"), help="of these sets alone")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -157,7 +158,7 @@ def main() -> None:
     have = {(line["set"], line["noise"], line["seed"]) for line in lines}
     for seed in range(options.first, 0 if options.report else options.first + options.seeds):
         for what, name, kind in PLAN:
-            if (name, kind, seed) not in have:
+            if (name, kind, seed) not in have and options.what in (None, what):
                 lines.append(one(what, name, kind, seed))
                 with options.out.open("a") as file:
                     file.write(json.dumps(lines[-1]) + "\n")

@@ -402,8 +402,8 @@ def _explained(
 ) -> Tensor:
     """The labels of the rows of one class as their margins and scores explain them, [n, K].
 
-    Least squares on fifths of the one margin and fourths of the other, and on the scores of the
-    four classes that are likeliest beside.
+    Least squares on fifths of the one margin and fourths of the other, and on the linear model's
+    scores of the four classes that are likeliest beside.
     """
     n, num_classes = Y.shape
     parts = [torch.ones(n, 1)]
@@ -417,7 +417,7 @@ def _explained(
         mass = second.mean(0)
         mass[own] = -torch.inf
         beside_it = mass.topk(others).indices
-        parts += [second[:, beside_it], beside[:, beside_it]]
+        parts.append(beside[:, beside_it])  # the kernel's own would follow the noise
     Z = torch.cat([parts[0], *(part - part.mean(0) for part in parts[1:])], 1)
     A = Z.T @ Z
     A.diagonal()[1:].add_(1.0)
