@@ -104,7 +104,7 @@ def test_official_quirks(monkeypatch):
     assert max(p.grad.abs().max() for p in method.net.parameters()) > 1e-4
     for variant, factor in (("paper", 1), ("official", 2)):
         method, batch = built(variant=variant, b0=0.0, b1=0.0, b2=0.0, b3=1.0, sampling="softmax")
-        twice = Batch(*(torch.cat([part, part]) for part in batch))
+        twice = Batch(*(torch.cat([part, part]) for part in batch[:3]))
         once = method.loss(batch, step()).item()
         assert method.loss(twice, step()).item() == pytest.approx(factor * once, rel=1e-5)
 
@@ -213,7 +213,7 @@ def test_rules_against_the_methods_they_come_from(monkeypatch):
 def test_rules_leave_out_rows_without_a_label(rule):
     off = {"b0": 0.0, "b1": 0.0, "b2": 0.0, "b3": 0.0}
     (one, batch), (two, _) = built(rule=rule, **off), built(rule=rule, **off)
-    wanted = one.loss(Batch(*(column[2:] for column in batch)), step())
+    wanted = one.loss(Batch(*(column[2:] for column in batch[:3])), step())
     batch.y[:2] = -1
     torch.testing.assert_close(two.loss(batch, step()), wanted)
 

@@ -16,7 +16,8 @@ NOTE_ASSUMPTION = (
     "Without checked rows the rate rests on an assumption: a model is wrong less often where it is "
     "surer, and wrong labels do not care. The interval spans all readings that fit the data."
 )
-WEAK = 0.7  # of the labels are the model's best guess: below, it may be the model that is wrong
+WEAK = 0.7  # of the labels are the model's best guess: below, it may be the model that is wrong,
+ERRS = 0.25  # unless it is expected to be wrong in fewer rows than this
 NOTE_WEAK = (
     "The model's best guess is the given label in only {share:.0f} % of the rows: either that many "
     "labels are wrong, or the model is too weak to judge them. Look at some before you fix any, or "
@@ -33,11 +34,16 @@ MANY_UNLABELLED = 0.05  # of the rows are -1, and a class is missing: it may be 
 NOTE_OUT_OF_FOLD = "The probabilities should come from models that did not train on the row."
 
 
-def notes(evidence: Evidence) -> list[str]:
+def notes(evidence: Evidence, model_error: float) -> list[str]:
     """All that holds for what was audited, the most urgent first."""
     assumption = [NOTE_ASSUMPTION] if evidence.transition is None else []
     left_out = unlabelled(evidence.y, evidence.p.shape[1])
-    return [*left_out, *weakness(evidence.p, evidence.y), *assumption, NOTE_OUT_OF_FOLD]
+    return [
+        *left_out,
+        *weakness(evidence.p, evidence.y, model_error),
+        *assumption,
+        NOTE_OUT_OF_FOLD,
+    ]
 
 
 def doubts(said: Sequence[str]) -> list[str]:
@@ -95,9 +101,13 @@ class Agreement(NamedTuple):
         return self.share - 1.645 * self.error - self.chance < CHANCE * (1 - self.chance)
 
 
-def weakness(p: np.ndarray, y: Labels) -> list[str]:
-    """What to say of probabilities [N, K] that seldom agree with the labels [N], if they do."""
+def weakness(p: np.ndarray, y: Labels, model_error: float | None = None) -> list[str]:
+    """What to say of probabilities [N, K] that seldom agree with the labels [N], if they do.
+
+    model_error: the share of rows in which the model is expected to be wrong, where that is known.
+    """
     found = Agreement.of(p, y)
     if found.is_chance:
         return [NOTE_CHANCE.format(share=100 * found.share, chance=100 * found.chance)]
-    return [NOTE_WEAK.format(share=100 * found.share)] if found.share < WEAK else []
+    weak = found.share < WEAK and (model_error is None or model_error > ERRS)
+    return [NOTE_WEAK.format(share=100 * found.share)] if weak else []
