@@ -221,13 +221,16 @@ def test_the_worst_labels_of_a_sure_model_are_still_ordered(tmp_path):
     assert worst.label_quality.is_monotonic_increasing and worst.p_wrong.is_monotonic_decreasing
     assert worst.label_quality.iloc[:300].is_unique  # all that were made wrong, at least
     assert worst.p_wrong.iloc[-1000:].is_unique  # and so are the best
-    # of two labels with the same suggestion, both beyond doubt, mostly the less likely comes first
-    own = np.log(p[worst["index"], worst.given_label].astype(float))
+    # of two labels with the same suggestion, both beyond doubt, the one comes first whose
+    # suggestion is surer: what the model leaves to all the other classes is less
+    doubt = p[worst["index"]].astype(float)
+    doubt[np.arange(len(doubt)), worst.predicted_label] = 0
+    own = np.log(doubt.sum(1))
     for _, pair in (
         worst.iloc[:300].assign(own=own[:300]).groupby(["given_label", "predicted_label"])
     ):
-        if len(pair) > 1:
-            assert pair.own.corr(pair.label_quality, method="spearman") > 0.7
+        if len(pair) > 30:
+            assert pair.own.corr(pair.label_quality, method="spearman") > 0.85
     found.to_csv(tmp_path / "issues.csv")
     assert pd.read_csv(tmp_path / "issues.csv")["index"].tolist() == worst["index"].tolist()
     found.to_json(tmp_path / "audit.json")
