@@ -411,7 +411,7 @@ def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None
         per_class=per_class(verdict, y, flagged, shown),
         pairs=pairs(verdict, y, flagged, shown),
         names=names,
-        notes=notes(evidence, verdict.model_error),
+        notes=notes(evidence, verdict.model_error if evidence.panel else None),
         at_chance=Agreement.of(evidence.p, evidence.y).is_chance,
         unjudged=len(evidence.y) - n,
     )

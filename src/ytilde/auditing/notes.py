@@ -34,7 +34,7 @@ MANY_UNLABELLED = 0.05  # of the rows are -1, and a class is missing: it may be 
 NOTE_OUT_OF_FOLD = "The probabilities should come from models that did not train on the row."
 
 
-def notes(evidence: Evidence, model_error: float) -> list[str]:
+def notes(evidence: Evidence, model_error: float | None) -> list[str]:
     """All that holds for what was audited, the most urgent first."""
     assumption = [NOTE_ASSUMPTION] if evidence.transition is None else []
     left_out = unlabelled(evidence.y, evidence.p.shape[1])
