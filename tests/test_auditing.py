@@ -124,6 +124,15 @@ def test_the_interval_of_a_sure_model_is_the_binomial_one():
     assert (float(rate), rate.low, rate.high) == pytest.approx((0.15, 0.15 - half, 0.15 + half))
 
 
+def test_what_is_said_of_a_label_adds_up():
+    """A suspect's own probability, its suggestion's and the rest's are one; p_wrong is modest."""
+    p, y, _, _ = simulate(0, temperature=1.6, of="noisy")
+    issues = audit(p, y).issues
+    np.testing.assert_allclose(issues.p_wrong + issues.label_quality, 1)
+    suspects = issues[issues.is_label_issue]
+    assert len(suspects) > 100 and (suspects.predicted_prob <= suspects.p_wrong + 1e-12).all()
+
+
 def test_clean_labels_are_left_alone():
     p, y, _, _ = simulate(0, rate=0.0)
     found = audit(p, y)

@@ -423,3 +423,18 @@ def test_folds_kept_from_python(digits, tmp_path):
     assert left == [3, 2] and not list(tmp_path.iterdir())
     assert result.issues.equals(clf.audit_data(data, 3).issues)
     assert json.loads(result.issues.to_json())
+
+
+def test_fixing_that_may_harm_is_said_to(tmp_path):
+    """Of labels that a model contradicts in 40 % of the rows, it may be the model that is wrong."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 400)
+    right = np.clip(0.85 + 0.1 * rng.normal(size=400), 0.51, 0.99)
+    y = np.where(rng.random(400) < 0.4, 1 - truth, truth)
+    p1 = np.where(truth == 1, right, 1 - right)
+    pd.DataFrame({"p_0": 1 - p1, "p_1": p1, "y": y}).to_csv(tmp_path / "p.csv", index=False)
+    words = ["audit", "p.csv", "--label", "y", "--probabilities", "p_*", "--fix-above"]
+    said = ytilde(*words, "0.5", "--out", "a", cwd=tmp_path).stdout
+    assert "may be worse than better" in said and "0 of 400 labels fixed" not in said
+    said = ytilde(*words, "0.999", "--out", "b", cwd=tmp_path).stdout
+    assert "may be worse than better" not in said and "0 of 400 labels fixed" in said

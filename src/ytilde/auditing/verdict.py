@@ -53,18 +53,22 @@ def judge(evidence: Evidence) -> Verdict:
         rates += [len(y) - each[at, y].sum() for each in posts]
         doubt += len(y) - f.max(1).sum()
         wrong, quality = _wrong_and_right(post, y)
-        columns["wrong"][part] = np.where(wrong > 0.5, 0.5 + modesty * (wrong - 0.5), wrong)
+        columns["wrong"][part] = modest = np.where(
+            wrong > 0.5, 0.5 + modesty * (wrong - 0.5), wrong
+        )
         columns["quality"][part] = np.where(quality < 0.5, 0.5 - modesty * (0.5 - quality), quality)
+        others = np.where(wrong > 0.5, modest / np.maximum(wrong, 0.5), 1.0)  # what it leaves them
         joint += (csr_array((np.ones(len(y)), (y, at)), shape=(k, len(y))) @ post).T
         second, first = np.partition(f, -2, axis=1)[:, -2:].T
         columns["ambiguity"][part] = 1 - (first - second)
         # A label that is more likely wrong than right is never suggested again.
         post[at, y] = np.where(quality < 0.5, -1.0, quality)
         predicted[part] = best = post.argmax(1)
-        columns["prob"][part] = post[at, best]
+        columns["prob"][part] = post[at, best] * others
         post[at, y], post[at, best] = -1.0, -2.0
         runner_up[part] = beside = post.argmax(1)
-        columns["next"][part] = np.where(beside == y, quality, post[at, beside])
+        right = columns["quality"][part]
+        columns["next"][part] = np.where(beside == y, right, post[at, beside] * others)
     return Verdict(
         np.clip(columns["wrong"], 0, 1),
         np.clip(columns["quality"], 0, 1),

@@ -257,6 +257,7 @@ def _audit_probabilities(
 
 def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> None:
     """All files of an audit, and what there is to say of it."""
+    from ..auditing.report.advice import fix_threshold
     from ..files import write_csv
     from ..runfolder import ANNOTATORS, AUDIT, ISSUES, LABELS, REPORT, VOTES
     from .console import say
@@ -288,6 +289,9 @@ def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> 
     if fixed is not None:
         above = f"whose p_wrong is above {wanted.fix_above:g}"
         say(f"{int(fixed.fixed.sum())} of {len(fixed)} labels fixed, those {above}")
+        advised = fix_threshold(result) or 1.0
+        if fixed.fixed.any() and (wanted.fix_above or 0.0) < advised:
+            say("note: more labels may be worse than better for it; look at some of them first")
     say(f"written: {', '.join(map(str, written))}")
     if fixed is not None and fixed.fixed.any():
         say_relabel(config, run / LABELS)
