@@ -63,7 +63,7 @@ def ours(x: np.ndarray, y: np.ndarray, wrong: np.ndarray, test: Any, seed: int) 
     clf = Classifier("elr", "mlp:width=128,depth=1", val=0.0, random_state=seed)
     data = Data(torch.from_numpy(x), torch.from_numpy(y), int(y.max()) + 1)
     # what clf.audit(x, y) judges by: its folds' answers and the inputs themselves
-    probs = out_of_fold(data, 5, seed, _fold_fit(clf, data, None)).probs
+    probs = out_of_fold(data, 5, seed, _fold_fit(clf, data, None))
     found = audit(probs, y, features=x)
     flags, quality = find_label_issues(y, probs, n_jobs=1), get_label_quality_scores(y, probs)
     p_wrong, rate = found.issues.p_wrong.to_numpy(), found.noise_rate

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,27 +24,12 @@ from ..data import IGNORE, BadInput, Data, few, plural
 from ..engine import Record
 from ..runfolder import FOLDING, RunFolder
 
-KEPT = 2**28  # bytes of an audit's probabilities and T(x) up to which they are kept in a file
+KEPT = 2**28  # bytes of an audit's probabilities up to which they are kept in a file
 
-
-class Answers(NamedTuple):
-    """Of all rows: clean posteriors [N, K], and T(x) [N, K, K] where the method has one."""
-
-    probs: NDArray[Any]
-    transition: NDArray[Any] | None
-
-    def tensors(self) -> dict[str, Tensor]:
-        arrays = {"probs": self.probs, "T": self.transition}
-        return {name: torch.from_numpy(a) for name, a in arrays.items() if a is not None}
-
-    @staticmethod
-    def of(tensors: Mapping[str, Tensor]) -> Answers:
-        said = {name: tensor.numpy() for name, tensor in tensors.items()}
-        return Answers(said["probs"], said.get("T"))
-
+Probs = NDArray[Any]  # clean posteriors [N, K]
 
 # from data, a listener and a folder for checkpoints to what the fitted model answers of other data
-FoldFit = Callable[[Data, Callable[[Record], None], Path | None], Callable[[Data], Answers]]
+FoldFit = Callable[[Data, Callable[[Record], None], Path | None], Callable[[Data], Probs]]
 
 
 class Folds:
@@ -66,7 +51,7 @@ class Folds:
     def ended(self, number: int) -> bool:
         return self._path(number).exists()
 
-    def load(self, number: int, shape: tuple[int, int]) -> Answers | None:
+    def load(self, number: int, shape: tuple[int, int]) -> Probs | None:
         """What a fold said before the audit was stopped; a damaged file is none, and is named."""
 
         def fits(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bool:
@@ -74,11 +59,11 @@ class Folds:
 
         found, refused = checkpoint.newest([self._path(number)], fits)
         self.notes += [f"{reason}; this fold was trained again" for reason in refused]
-        return Answers.of(found[0]) if found else None
+        return found[0]["probs"].numpy() if found else None
 
-    def save(self, number: int, answers: Answers) -> None:
+    def save(self, number: int, probs: Probs) -> None:
         meta = {"made_of": self._made_of(number), "count": 0}
-        checkpoint.save(self._path(number), answers.tensors(), meta)
+        checkpoint.save(self._path(number), {"probs": torch.from_numpy(probs)}, meta)
         self.run.clear(keep=(), below=f"{FOLDING}/{self.key}-{number}")
 
     def clear(self) -> None:
@@ -109,7 +94,7 @@ def out_of_fold(
     on_record: Callable[[Record], None] = lambda record: None,
     kept: Folds | None = None,
     on_start: Callable[[int], None] = lambda left: None,
-) -> Answers:
+) -> Probs:
     """Cuts the rows into folds, class by class, and asks a model fitted to the others of each.
 
     on_record: hears of every epoch of these fits; the record's stage names the fold, and its "fold"
@@ -129,19 +114,18 @@ def out_of_fold(
         on_record({**record, "stage": stage, "fold": number, "folds": folds})
 
     on_start(folds - sum(kept.ended(k) for k in range(1, folds + 1)) if kept else folds)
-    said: list[Answers] = []
+    said: list[Probs] = []
     for number, (train, held) in enumerate(cuts, 1):
-        answers = kept.load(number, (len(held), data.num_classes)) if kept else None
-        if answers is None:
+        probs = kept.load(number, (len(held), data.num_classes)) if kept else None
+        if probs is None:
             folder = kept.training(number) if kept else None
             ask = fit(data.rows(torch.from_numpy(train)), partial(show, number=number), folder)
-            answers = ask(data.rows(torch.from_numpy(held)))
+            probs = ask(data.rows(torch.from_numpy(held)))
             if kept:
-                kept.save(number, answers)
-        said.append(answers)
+                kept.save(number, probs)
+        said.append(probs)
     rows = np.concatenate([held for _, held in cuts]).argsort()
-    probs, T = zip(*said, strict=True)
-    return Answers(np.concatenate(probs)[rows], None if T[0] is None else np.concatenate(T)[rows])
+    return np.concatenate(said)[rows]
 
 
 def single_rows(data: Data) -> list[str]:
@@ -156,10 +140,8 @@ def single_rows(data: Data) -> list[str]:
     ]
 
 
-def kept_or_made(
-    keep: Path | None, key: str, make: Callable[[], Answers]
-) -> tuple[Answers, list[str]]:
-    """The answers from the file `keep` where it holds them, else made and kept; and a note.
+def kept_or_made(keep: Path | None, key: str, make: Callable[[], Probs]) -> tuple[Probs, list[str]]:
+    """The probabilities from the file `keep` where it holds them, else made and kept; and a note.
 
     key: the hash of all that they depend on.
     """
@@ -168,9 +150,8 @@ def kept_or_made(
     found, _ = checkpoint.newest([keep], lambda _, meta: meta.get("made_of") == key)
     if found:
         note = f"Nothing was trained again: {keep} holds what the folds said."
-        return Answers.of(found[0]), [note]
+        return found[0]["probs"].numpy(), [note]
     made = make()
-    tensors = made.tensors()
-    if sum(tensor.nbytes for tensor in tensors.values()) <= KEPT:
-        checkpoint.save(keep, tensors, {"made_of": key, "count": 0})
+    if made.nbytes <= KEPT:
+        checkpoint.save(keep, {"probs": torch.from_numpy(made)}, {"made_of": key, "count": 0})
     return made, []

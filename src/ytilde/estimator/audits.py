@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
-from ..auditing.crossfit import Answers, FoldFit, Folds, kept_or_made, out_of_fold, single_rows
+from ..auditing.crossfit import FoldFit, Folds, Probs, kept_or_made, out_of_fold, single_rows
 from ..auditing.sampling import Reviewed
 from ..auditing.similar import Features, standardised
 from ..data import IGNORE, BadInput, Batch, Data, few
@@ -26,9 +26,9 @@ from ..data.images import without_unreadable
 from ..data.readers import fingerprint
 from ..data.votes import Votes
 from ..encoders.encoder import Encoder
-from ..engine import Record, choose_device
+from ..engine import Record
 from ..hashing import hash_of
-from ..method import Method, Net, unseen
+from ..method import Method, Net
 from .files import plain_fields
 from .inputs import as_plain, check_annotations, check_inputs, check_labels, check_training
 from .training import train
@@ -101,7 +101,7 @@ def audit_data(
     data, unread = without_unreadable(data)
     if folds == 0:
         _check_classes(clf, data)
-        answers = _answers(clf, data)
+        probs = clf.predict_proba(data)
         notes = ["In-sample: the model that judged the labels was trained on them."]
     else:
         seed = clf.random_state if isinstance(clf.random_state, int) else 0
@@ -109,7 +109,7 @@ def audit_data(
         key = _key(clf, data, folds, encoder) if keep or folder else ""
         kept = Folds(folder, key) if folder else None
         fit = _fold_fit(clf, data, encoder)
-        answers, notes = kept_or_made(
+        probs, notes = kept_or_made(
             keep,
             key,
             lambda: out_of_fold(data, folds, seed, fit, on_record, kept, on_start),
@@ -122,10 +122,10 @@ def audit_data(
         gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
         checked = {row: label for row, label in checked.items() if row not in gone}
     if data.votes is not None:
-        found = _audit_votes(answers.probs, data, checked)
+        found = _audit_votes(probs, data, checked)
     else:
         features = _inputs(data)
-        found = audit(answers.probs, data.y, names=data.names, features=features, checked=checked)
+        found = audit(probs, data.y, names=data.names, features=features, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
@@ -197,36 +197,13 @@ def _check_classes(clf: Classifier, data: Data) -> None:
         )
 
 
-def _answers(clf: Classifier, data: Data) -> Answers:
-    """The clean posteriors, and T(x) where the method has one of its own; data is read once."""
-    K = data.num_classes
-    if not _has_transition(clf):
-        return Answers(clf.predict_proba(data), None)
-
-    def of(batch: Batch) -> Tensor:
-        p, T = clf.method_.predict_proba(batch.x), clf.method_.transition(batch)
-        assert T is not None
-        return torch.cat([p[:, None], T.expand(len(p), K, K)], 1)
-
-    both = clf._map(of, data)
-    return Answers(both[:, 0].copy(), both[:, 1:].copy())
-
-
-def _has_transition(clf: Classifier) -> bool:
-    """Does the method have a T of its own?"""
-    device = choose_device(clf.device)
-    with torch.no_grad():
-        known = clf.method_.transition(unseen(torch.zeros(1, *clf.shape_, device=device)))
-    return known is not None
-
-
 def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None) -> FoldFit:
     """How a fold is trained: as all of the data would be, though it has fewer rows."""
     whole = clone(clf)._recipe(data)
 
     def fit(
         part: Data, on_record: Callable[[Record], None], folder: Path | None
-    ) -> Callable[[Data], Answers]:
+    ) -> Callable[[Data], Probs]:
         fitted = clone(clf).set_params(val=whole.val, keep=whole.keep)
         if clf._is_auto():
             fitted.set_params(method=clf._method_name())  # one race is enough
@@ -234,6 +211,6 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None) -> FoldFit:
         train(fitted, part, encoder=encoder, on_record=on_record, **options)
         if fitted.interrupted_:
             raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise
-        return lambda rest: _answers(fitted, rest)
+        return fitted.predict_proba
 
     return fit
