@@ -30,6 +30,7 @@ RUNGS: dict[str, dict[str, Any]] = {
     "no hidden labels": {"hidden": 0.0},
     "warm-up 0.3": {"warm_up": 0.3},
     "warm-up 0.3, no hidden labels": {"warm_up": 0.3, "hidden": 0.0},
+    "warm-up 0.25, no hidden labels": {"warm_up": 0.25, "hidden": 0.0},
     "no balance": {"balance": 0.0},
     "longer memory": {"memory": 0.9},
 }
@@ -74,6 +75,14 @@ def main() -> None:
                 file.write(json.dumps(line) + "\n")
 
 
+def targets_right(method: SecondOpinion, train: Data) -> float:
+    """The share of rows whose target, by the first network's opinion, is the true class."""
+    y = train.y.to(method.T.device)
+    q = method.target(method.opinions.all(), y).argmax(1)
+    assert train.clean is not None
+    return float((q.cpu() == train.clean).float().mean())
+
+
 def run(
     rung: str, fields: dict[str, Any], seed: int, train: Data, test: Data, options: Any
 ) -> dict[str, Any]:
@@ -103,11 +112,13 @@ def run(
                 a, b = method.powers.tolist()
                 record |= {"T_diagonal": float(method.T.diagonal().mean()), "a": a, "b": b}
                 record["agreement"] = float(method.record[0])
+                if train.clean is not None and not options.val:  # looked at, used for nothing
+                    record["targets_right"] = targets_right(method, train)
         return record
 
     def show(record: Record) -> None:
         keep = ("epoch", "loss", "val_accuracy", "test_accuracy", "agreement", "T_diagonal",
-                "a", "b", "train_seconds", "seconds")  # fmt: skip
+                "targets_right", "a", "b", "train_seconds", "seconds")  # fmt: skip
         row = {k: round(v, 4) for k, v in record.items() if k in keep}
         row["clock"] = round(time.perf_counter() - began, 1)
         curve.append(row)
