@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ class Audit:
         Args:
             above: the smallest p_wrong of a label that is replaced.
         """
-        if not 0 <= above <= 1:  # NaN too
+        if not isinstance(above, Real) or not 0 <= above <= 1:  # NaN too
             raise BadInput(f"above is a probability from 0 to 1, not {above}")
         sure = (self.issues.p_wrong > above) & (not self.at_chance)
         sure &= self.issues.predicted_prob > 0
