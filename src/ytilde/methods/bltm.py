@@ -92,5 +92,12 @@ class BLTM(Method):
 
     def transition(self, batch: Batch) -> Tensor:
         with torch.no_grad():
-            T = self.rows(self.t_net.features(batch.x))
+            h = self.t_net.features(batch.x)
+            T = self.rows(h, self.supposed(batch, h))
         return revised(T, self.slack)
+
+    def supposed(self, batch: Batch, h: Tensor) -> Tensor:
+        """The classes [B] whose rows of T(x) were learnt: the distilled labels, else predicted."""
+        known = self.bayes[batch.index.clamp_min(0)]
+        guess = self.t_net.head(h).argmax(-1)
+        return torch.where((batch.index >= 0) & (known != IGNORE), known, guess)

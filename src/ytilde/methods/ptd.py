@@ -32,8 +32,9 @@ class PTD(TRevision):
 
     parts: int = 10  # r, the parts that the features are made of
     anchors: int = 10  # sets of anchor points
+    ridge: float = 1.0  # how strongly the matrices of the parts are drawn to the class-level T
 
-    ranges = "parts >= 1, anchors >= 1"
+    ranges = "parts >= 1, anchors >= 1, ridge > 0"
     pixels = False
 
     def build(self, spec: Spec) -> None:
@@ -56,7 +57,7 @@ class PTD(TRevision):
         self.basis.copy_(basis)
         self.weights.copy_(part_weights(h, basis))
         rows = anchor_sets(probs, self.percentile, self.anchors)
-        self.matrices.copy_(part_matrices(self.weights[rows], probs[rows]))
+        self.matrices.copy_(part_matrices(self.weights[rows], probs[rows], self.ridge))
         return epochs
 
     def features(self, x: Tensor) -> Tensor:
