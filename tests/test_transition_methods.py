@@ -16,6 +16,7 @@ from ytilde.engine import Recipe
 from ytilde.fitting import fit_method, make_spec
 from ytilde.method import create, unseen
 from ytilde.methods._shared import distilled, slack_rate, stage_epochs
+from ytilde.methods.bltm import bounded
 from ytilde.methods.meidtm import MEIDTM
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
@@ -149,6 +150,17 @@ def test_bltm_uses_no_row_of_T_that_it_was_not_trained_on():
             others = found[own != i, i]
             assert len(others) > 10 and float(others.std(0).max()) < 1e-6, "one row for all of them"
             assert float(found[own == i, i].std(0).max()) > 1e-3, "T does not depend on x"
+
+
+def test_bounded_rows_by_loops():
+    T = torch.randn(3, 4, 4, generator=gen()).softmax(-1)
+    own = torch.tensor([0.1, 0.2, 0.3, 0.9])
+    found = bounded(T, own)
+    for n in range(3):
+        for i in range(4):
+            away = [0.0 if j == i else min(float(T[n, i, j]), float(own[j])) for j in range(4)]
+            away[i] = 1 - sum(away)
+            assert found[n, i].tolist() == pytest.approx(away, abs=1e-6)
 
 
 # ---- T(x) from the posterior: MEIDTM ------------------------------------------------------------

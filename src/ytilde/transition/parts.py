@@ -47,9 +47,9 @@ def part_T(weights: Tensor, matrices: Tensor) -> Tensor:
 def part_matrices(weights: Tensor, rows: Tensor, ridge: float = 1.0) -> Tensor:
     """P [R, K, K] with sum_k w_k P^k_i ~ T_i for A sets of anchors (Xia et al., 2020, eq. 3).
 
-    weights [A, K, R] and noisy posteriors [A, K, K] of the anchors of each class. Least squares with
-    a ridge towards the mean over the sets, which is what a part gets that a class's anchors hardly
-    have; rows of P sum to one because those of the anchors do, and are kept non-negative.
+    weights [A, K, R] and noisy posteriors [A, K, K] of the anchors of each class. Least squares
+    with a ridge towards the mean over the sets, which is what a part gets that a class's anchors
+    hardly have; rows of P sum to one because those of the anchors do, and are kept non-negative.
     """
     mean = rows.mean(0)
     w, rest = weights.transpose(0, 1), (rows - mean).transpose(0, 1)  # [K, A, R], [K, A, K]
