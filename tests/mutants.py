@@ -40,7 +40,7 @@ TESTED_IN = {
     "encoders": ("contrastive",), "gce": ("loss_methods", "tables"),
     "het": ("heads", "tables"), "het_xl": ("heads",), "ln": ("heads", "tables"), "lra": ("dtm",),
     "mixing": ("losses",), "noise_against_noise": ("loss_methods", "tables"),
-    "readings": ("auditing",),
+    "readings": ("auditing",), "pgdf": ("pgdf", "selection_methods"),
     "transition": ("transition", "transition_methods"), "verdict": ("auditing",),
 }  # fmt: skip
 SWAPS: dict[type, type] = {
