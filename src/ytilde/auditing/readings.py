@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .blocks import blocks
 from .inputs import Array, Labels, chunks
 
 FLOOR = 1e-6  # smallest probability that counts: nobody is surer than that
@@ -47,13 +48,20 @@ class Evidence(NamedTuple):
     transition: np.ndarray | None
     panel: tuple[Array, ...] = ()
 
-    def chunks(self) -> Iterator[tuple[slice, Array, Labels, np.ndarray | None]]:
-        """Slices of the labelled rows with their normalised probabilities, labels and T."""
-        for part in chunks(len(self.rows), self.p.shape[1]):
-            at = self.rows[part]
-            per_row = self.transition is not None and self.transition.ndim == 3
-            t = self.transition[at] if per_row else self.transition  # type: ignore[index]
-            yield part, normalised(self.p[at].astype(np.float64)), self.y[at], t
+    def blocks(self) -> Iterator[tuple[int, slice]]:
+        """The first row of each block that has labels, and the labelled rows in it."""
+        for rows in blocks(0, len(self.y), self.p.shape[1]):
+            part = slice(*np.searchsorted(self.rows, (rows.start, rows.stop)))
+            if part.start < part.stop:
+                yield rows.start, part
+
+    def bayes(self, part: slice) -> tuple[Array, Array]:
+        """Of some labelled rows, where T was given: P(true class), and the same given y."""
+        assert self.transition is not None
+        at = self.rows[part]
+        p = normalised(self.p[at].astype(np.float64))
+        T = self.transition[at] if self.transition.ndim == 3 else self.transition
+        return p, posterior(p, self.y[at], T)
 
     def views(self, at: NDArray[np.int64]) -> list[Array]:
         """What the model and the panel say of some rows: log-scores [n, K] each."""
