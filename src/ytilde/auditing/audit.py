@@ -114,7 +114,7 @@ class Audit:
     def __repr__(self) -> str:
         return f"<Audit: {self.summary()}>"
 
-    @cached_property
+    @property
     def totals(self) -> Totals:
         """What all rows that were judged add up to."""
         return Totals.of(self.issues) if self.whole is None else self.whole

@@ -94,6 +94,12 @@ class Said(NamedTuple):
         others[at, best] = 0
         return Said(normalised(others), best)
 
+    def clean(self, m: Array) -> Array:
+        """P(true class) [n, K]: m(u) is shared among the other classes as the judges have it."""
+        f = self.others * m[:, None]
+        f[np.arange(len(m)), self.best] = 1 - m
+        return f
+
 
 class Reading(NamedTuple):
     """One way to understand what the judges say."""
@@ -110,23 +116,17 @@ class Reading(NamedTuple):
     def _rise(self, u: Array) -> Array:
         return (1 - 1 / len(self.transition)) * self.rise * u**self.steepness
 
-    def clean(self, said: Said, u: Array) -> Array:
-        """P(true class) [n, K]: m(u) is shared among the other classes as the judges have it."""
-        m = self.model_error(u)
-        f = said.others * m[:, None]
-        f[np.arange(len(u)), said.best] = 1 - m
-        return f
-
     def posterior(self, said: Said, u: Array, y: Labels) -> Array:
         """P(true class | the judges, the label) [n, K] by Bayes.
 
         Noise where classes meet: with probability b the label of a row whose truth is the judges'
         first choice is one of the others, as the judges have them; (1 - m) (1 - b) = 1 - r.
         """
-        others, best = said
-        at, m = np.arange(len(u)), self.model_error(u)
-        b = 1 - (1 - self._rise(u)) / (1 - m)
-        joint = others * m[:, None] * self.transition.T[y]
+        (others, best), at, rise = said, np.arange(len(u)), self._rise(u)
+        m = self.model_share * rise
+        b = 1 - (1 - rise) / (1 - m)
+        joint = others * m[:, None]
+        joint *= np.ascontiguousarray(self.transition.T)[y]
         joint[at, best] = (1 - m) * ((1 - b) * self.transition[best, y] + b * others[at, y])
         return normalised(joint)
 
@@ -142,13 +142,20 @@ class Readings(NamedTuple):
     scale: Array  # what the judges leave to all but their first choice in these rows, sorted
     all: tuple[Reading, ...]
 
-    def judge(self, evidence: Evidence, part: slice) -> tuple[Array, list[Array]]:
-        """Of some labelled rows: P(true class) [n, K], and by each reading the same given y."""
+    def judge(self, evidence: Evidence, part: slice) -> tuple[Array, Array, Array]:
+        """Of some labelled rows: P(true class) [n, K], the same given y, both the mean over the
+        readings; and how many labels are right by each of these."""
         q = self.judges.say(evidence.views(evidence.rows[part]))
         y = evidence.y[evidence.rows[part]]
-        said, u = Said.of(q), place_in(self.scale, _left(q))
-        clean = np.mean([reading.clean(said, u) for reading in self.all], 0)
-        return clean, [reading.posterior(said, u, y) for reading in self.all]
+        said, u, at = Said.of(q), place_in(self.scale, _left(q)), np.arange(len(y))
+        error, post, right = np.zeros(len(y)), np.zeros_like(q), []
+        for reading in self.all:
+            own = reading.posterior(said, u, y)
+            right.append(own[at, y].sum())
+            error += reading.model_error(u)
+            post += own
+        post /= len(self.all)
+        return said.clean(error / len(self.all)), post, np.array(right)
 
     @property
     def model_error(self) -> float:
@@ -237,9 +244,12 @@ def _left(q: Array) -> Array:
 
 def place_in(scale: Array, left: Array) -> Array:
     """u of each row: its place among those of the scale, in (0, 1); equal rows share their mean."""
-    low, high = np.searchsorted(scale, left), np.searchsorted(scale, left, "right")
-    n = len(scale)
-    return np.clip(0.5 * (low + high), 0.5, n - 0.5) / n
+    order = np.argsort(left)  # in order, the search finds much of the scale in the cache
+    ordered, n = left[order], len(scale)
+    low, high = np.searchsorted(scale, ordered), np.searchsorted(scale, ordered, "right")
+    u = np.empty(len(left))
+    u[order] = np.clip(0.5 * (low + high), 0.5, n - 0.5) / n
+    return u
 
 
 def _curve(u: Array, agrees: NDArray[np.bool_], k: int) -> list[tuple[float, float, float]]:

@@ -90,12 +90,10 @@ def judge_rows(evidence: Evidence, readings: Readings | None, part: slice) -> tu
     at, modesty = np.arange(len(y)), 1.0
     if readings:
         modesty = 1 - 2 * DOUBT * readings.model_error
-        f, posts = readings.judge(evidence, part)
-        post = np.mean(posts, 0)
+        f, post, right_by = readings.judge(evidence, part)
     else:
         f, post = evidence.bayes(part)
-        posts = [post]
-    wrong_by = np.array([len(y) - each[at, y].sum() for each in posts])
+        right_by = np.array([post[at, y].sum()])
     wrong, quality = _wrong_and_right(post, y)
     modest = np.where(wrong > 0.5, 0.5 + modesty * (wrong - 0.5), wrong)
     right = np.where(quality < 0.5, 0.5 - modesty * (0.5 - quality), quality)
@@ -117,7 +115,7 @@ def judge_rows(evidence: Evidence, readings: Readings | None, part: slice) -> tu
         np.where(beside == y, right, post[at, beside] * others),
         np.clip(1 - (first - second), 0, 1),
     )
-    return rows, Sums(joint, wrong_by, np.array([len(y) - f.max(1).sum()]))
+    return rows, Sums(joint, len(y) - right_by, np.array([len(y) - f.max(1).sum()]))
 
 
 def _wrong_and_right(post: Array, y: Labels) -> tuple[Array, Array]:
