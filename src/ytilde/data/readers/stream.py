@@ -41,7 +41,7 @@ class ProbabilityFiles:
         self, path: str | Path, pattern: str, label: str | None = None, id_column: str | None = None
     ) -> None:
         self.path = Path(path)
-        self.files = _files(self.path)
+        self.files = [file.absolute() for file in _files(self.path)]
         self.rows_of: list[int] = []
         self.id_column = None if id_column == "none" else id_column
         schema: Any = None

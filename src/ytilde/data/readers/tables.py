@@ -338,17 +338,19 @@ def _features(
     """[N, D] float64: numbers as they are, a category as one column of 0 and 1 for each value."""
     if not columns:
         raise BadInput(f"{what} is a table, and the model was not trained on one.")
-    parts = []
     frame = frame.rename(columns=str)
-    for name, categories in columns.items():
+    widths = [1 if categories is None else len(categories) for categories in columns.values()]
+    out, start = np.empty((len(frame), sum(widths))), 0  # one copy: columns are written into it
+    for (name, categories), width in zip(columns.items(), widths, strict=True):
         if name not in frame.columns:
             raise _no_column(name, "feature", list(frame.columns), what)
-        where = f"column {name!r} of {what}"
+        where, place = f"column {name!r} of {what}", slice(start, start + width)
         if categories is None:
-            parts.append(_numbers(frame[name], where)[:, None])
+            out[:, start] = _numbers(frame[name], where)
         else:
-            parts.append(_one_hot(frame[name], categories, where, notes))
-    return np.concatenate(parts, axis=1)
+            out[:, place] = _one_hot(frame[name], categories, where, notes)
+        start += width
+    return out
 
 
 def _one_hot(column: pd.Series, categories: list[str], what: str, notes: list[str]) -> np.ndarray:
