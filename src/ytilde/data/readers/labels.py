@@ -134,12 +134,12 @@ def read_labels(
     if parts[0] is None:
         raise BadInput(f"There are no labels in {what}; give one for every row.")
     if not (fixed or names):
-        _check_classes(chosen, len(parts[0]), f"the labels of {what}")
+        check_classes(chosen, len(parts[0]), f"the labels of {what}")
         options.notes.extend(_alike(chosen))
     return parts[0], parts[1], chosen
 
 
-def _check_classes(names: Sequence[str], rows: int, what: str) -> None:
+def check_classes(names: Sequence[str], rows: int, what: str) -> None:
     """Refuse a quantity: many numbers, some with fractions, and fewer than three rows for each.
 
     And an id: many texts, all different.

@@ -41,12 +41,12 @@ class ProbabilityFiles:
         self, path: str | Path, pattern: str, label: str | None = None, id_column: str | None = None
     ) -> None:
         self.path = Path(path)
-        self.files = [file.absolute() for file in _files(self.path)]
+        self.files = [file.absolute() for file in parquet_files(self.path)]
         self.rows_of: list[int] = []
         self.id_column = None if id_column == "none" else id_column
         schema: Any = None
         for file in self.files:
-            opened = _open(file)
+            opened = open_parquet(file)
             self.rows_of.append(opened.metadata.num_rows)
             if schema is None:
                 schema = opened.schema_arrow
@@ -58,7 +58,7 @@ class ProbabilityFiles:
         if not self.rows:
             raise BadInput(f"There are no rows in {self.path}.")
         if not self.names:  # of lists: as many classes as the first one has
-            first = next(_open(self._first_with_rows).iter_batches(1, columns=self.columns))
+            first = next(open_parquet(self._first_with_rows).iter_batches(1, columns=self.columns))
             width = len(first.column(0)[0]) if first.column(0)[0].is_valid else 0
             self.names = [str(k) for k in range(width)]
         if len(self.names) < 2:
@@ -116,7 +116,7 @@ class ProbabilityFiles:
 
     def _of_file(self, file: Path, skip: int) -> Iterator[Any]:
         """Those of a file, without its first rows."""
-        opened = _open(file)
+        opened = open_parquet(file)
         groups = list(range(opened.metadata.num_row_groups))
         while skip >= (rows := opened.metadata.row_group(groups[0]).num_rows):
             skip, groups = skip - rows, groups[1:]
@@ -169,7 +169,7 @@ def _numbers(column: Any, name: str, path: Path) -> np.ndarray:
     return column.to_numpy()
 
 
-def _files(path: Path) -> list[Path]:
+def parquet_files(path: Path) -> list[Path]:
     """The parquet files; those whose names begin with . or _ are other programs' notes."""
     if path.is_dir():
         found = [f for f in path.rglob("*.parquet") if f.is_file() and f.name[0] not in "._"]
@@ -182,7 +182,7 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _open(file: Path) -> Any:
+def open_parquet(file: Path) -> Any:
     def read() -> Any:
         import pyarrow.parquet as pq
 
