@@ -149,7 +149,7 @@ def test_the_command_writes_rows_figures_and_report(folder: Path, tmp_path: Path
 
 def test_what_cannot_be_judged_is_refused_with_its_row(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "issues.parquet"
-    with pytest.raises(BadInput, match="no column of .* is called q_"):
+    with pytest.raises(BadInput, match=r"no column of .* is called q_"):
         audit(folder, probabilities="q_*", out=out)
     with pytest.raises(BadInput, match="There is no label column 'kind'"):
         audit(folder, "kind", out=out)
@@ -166,7 +166,7 @@ def test_what_cannot_be_judged_is_refused_with_its_row(folder: Path, tmp_path: P
     with pytest.raises(BadInput, match="There is 'cow' in row 4299"):
         audit(folder, out=out)
     pq.write_table(good.drop_columns(["p_owl"]), folder / "part-3.parquet")
-    with pytest.raises(BadInput, match="part-3.parquet has no column p_owl"):
+    with pytest.raises(BadInput, match=r"part-3\.parquet has no column p_owl"):
         audit(folder, out=out)
     assert not out.exists()
 

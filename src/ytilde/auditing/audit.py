@@ -34,10 +34,10 @@ from .inputs import Array, as_numpy, check_features, check_labels, check_transit
 from .issues import issue_columns, issues_frame, worst_first, write_issues
 from .notes import NOTE_ASSUMPTION, notes
 from .panel import panel
+from .passes import Table, audit_table
 from .readings import Evidence, fit_readings
 from .recalibration import recalibrate
 from .sampling import Reviewed
-from .passes import Table, audit_table
 from .similar import Similar, similar_rows
 from .totals import Totals
 from .verdict import Counts, Rows, Verdict, interval, judge, pairs, per_class, row_stochastic
@@ -365,7 +365,9 @@ def audit(
         table = ProbabilityFiles(os.fspath(pred_probs), probabilities, y, id_column)
         return audit_files(table, None if out is None else Path(out), ray, force)
     if id_column is not None or out is not None or ray:
-        raise BadInput("id_column, out and ray are for an audit of files; give a path as pred_probs")
+        raise BadInput(
+            "id_column, out and ray are for an audit of files; give a path as pred_probs"
+        )
     p = as_numpy(pred_probs, "pred_probs")
     if names is None and isinstance(pred_probs, pd.DataFrame):
         columns = list(pred_probs.columns)
@@ -466,7 +468,7 @@ def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None
             yield first, Counts.of(p, own, verdict.p_wrong[part], verdict.predicted[part])
 
     y = evidence.y[evidence.rows]
-    columns = issue_columns(evidence.rows, y, Rows(*verdict[: len(Rows._fields)]))
+    columns = issue_columns(evidence.rows, y, verdict.by_row)
     return _figures(
         issues_frame(columns, names),
         verdict,

@@ -1,4 +1,4 @@
-"""The table of issues: its columns, its order, and the parquet file of a table too large to hold."""
+"""The table of issues: its columns, its order, and the parquet file where it is too large."""
 
 from __future__ import annotations
 

@@ -55,7 +55,11 @@ class Together(NamedTuple):
     totals: Totals
 
     def plus(self, other: Together) -> Together:
-        return Together(*(add(a, b) for a, b in zip(self, other, strict=True)))
+        return Together(
+            add(self.sums, other.sums),
+            add(self.counts, other.counts),
+            add(self.totals, other.totals),
+        )
 
 
 class Part(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -33,11 +33,9 @@ class Rows(NamedTuple):
 
     @staticmethod
     def empty(n: int) -> Rows:
-        return Rows(*(np.empty(n, np.int64 if name in LABELS else np.float64)
-                      for name in Rows._fields))  # fmt: skip
-
-
-LABELS = ("predicted", "runner_up")
+        number, label = np.empty(0), np.empty(0, dtype=np.int64)
+        kinds: Any = (number, number, label, number, label, number, number)
+        return Rows(*(np.empty(n, kind.dtype) for kind in kinds))
 
 
 class Sums(NamedTuple):
@@ -61,6 +59,10 @@ class Verdict(NamedTuple):
     joint: Array  # [K, K] expected number of rows that are truly i and were given j
     rates: Array  # the noise rate according to each reading
     model_error: float  # expected share of rows whose likeliest clean class is not the truth
+
+    @property
+    def by_row(self) -> Rows:
+        return Rows(*self[: len(Rows._fields)])  # type: ignore[arg-type]
 
     @staticmethod
     def of(rows: Rows, sums: Sums, n: int) -> Verdict:
@@ -127,9 +129,7 @@ def _wrong_and_right(post: Array, y: Labels) -> tuple[Array, Array]:
     return others, quality
 
 
-def interval(
-    wrong: float, rates: Array, model_error: float, n: int
-) -> tuple[float, float, float]:
+def interval(wrong: float, rates: Array, model_error: float, n: int) -> tuple[float, float, float]:
     """The noise rate, and its 95 % interval from low to high.
 
     The expected share of wrong labels; the readings' span, widened by half the model's own expected
@@ -163,7 +163,7 @@ class Counts(NamedTuple):
         pair = y[suspect] * k + predicted[suspect]
         return Counts(
             np.bincount(y, minlength=k),
-            np.bincount(y, p_wrong, minlength=k),
+            np.bincount(y, p_wrong, minlength=k).astype(np.float64, copy=False),
             np.bincount(pair, minlength=k * k).reshape(k, k),
             np.bincount(guess, minlength=k),
             np.array([(guess == y).sum()]),

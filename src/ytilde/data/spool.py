@@ -52,7 +52,9 @@ class Spool:
         size, into = self._shape[1] * x.element_size(), memoryview(x.numpy()).cast("B")
         starts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)  # of rows in a row
         stops = np.append(starts[1:], len(rows))
-        for start, stop, row in zip(starts.tolist(), stops.tolist(), rows[starts].tolist(), strict=True):
+        for start, stop, row in zip(
+            starts.tolist(), stops.tolist(), rows[starts].tolist(), strict=True
+        ):
             _fill(self._file, into[start * size : stop * size], row * size)
         return x
 

@@ -148,7 +148,9 @@ class Feed:
         size = 1024 if self.device.type == "cuda" else 256
         pixels = math.prod(data.shape[1:])  # of large pictures fewer at once
         size = max(1, min(size, size * 64 * 64 // pixels))
-        size = max(size, 8192) if data.lazy and len(data.shape) == 1 else size  # fewer, longer reads
+        size = (
+            max(size, 8192) if data.lazy and len(data.shape) == 1 else size
+        )  # fewer, longer reads
         batches = list(torch.arange(len(data)).split(size))
         here = (index.to(self.device) for index in batches)
         for inputs in self.read_ahead(data, batches) if data.lazy else here:

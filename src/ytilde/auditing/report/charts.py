@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from ...engine import History
 from ...metrics import Reliability

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -83,7 +82,8 @@ def read_large(path: Path, options: ReadOptions) -> Source:
     y, names = _labels(parts, label, options, "labels", what)
     clean = None
     if clean_label is not None and options.labelled:
-        clean, names = _labels(parts, clean_label, replace(options, names=names), "clean labels", what)  # fmt: skip
+        known = replace(options, names=names)
+        clean, names = _labels(parts, clean_label, known, "clean labels", what)
     columns = schema.columns if schema else _columns(parts, used, what)
     x = _spooled(parts, columns, options, what)
     roles: dict[str, Any] = {"image_column": None, "columns": columns}
@@ -147,7 +147,9 @@ def _spooled(
             continue
         writer, notes = SpoolWriter(parts.rows, width, double), []  # type: ignore[var-annotated]
         for first, part in parts.read([n for n in parts.names if n in columns]):
-            x = feature_array(part, columns, f"{what}, from row {first} on" if first else what, notes)
+            x = feature_array(
+                part, columns, f"{what}, from row {first} on" if first else what, notes
+            )
             if schema is None and not double and needs_double(torch.from_numpy(x)):
                 break
             writer.write(x)

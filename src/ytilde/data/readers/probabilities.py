@@ -108,7 +108,7 @@ def _numbers(frame: pd.DataFrame, path: Path) -> np.ndarray:
 def check_column(
     numbers: np.ndarray, name: Any, path: Path, first: int = 0, shown: Any = None
 ) -> None:
-    """Refuse what is no probability. first: the number of the first row; shown: what stands there."""
+    """Refuse what is no probability. first: the first row's number; shown: what stands there."""
     bad = np.flatnonzero(~np.isfinite(numbers) | (numbers < 0))
     if bad.size:
         there = (numbers if shown is None else shown)[bad[0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,9 @@ class ProbabilityFiles:
         self.path = Path(path)
         self.files = [file.absolute() for file in parquet_files(self.path)]
         self.rows_of: list[int] = []
+        self.columns: list[str] = []
+        self.names: list[str] = []
+        self.read: list[str] = []
         self.id_column = None if id_column == "none" else id_column
         schema: Any = None
         for file in self.files:
@@ -69,7 +73,9 @@ class ProbabilityFiles:
         import pyarrow as pa
 
         options = ReadOptions(label=label, labelled=True)
-        self.label, _ = label_columns(schema.names, options, str(self.path))
+        found, _ = label_columns(schema.names, options, str(self.path))
+        assert found is not None  # label_columns refuses
+        self.label = found
         if self.id_column is not None and self.id_column not in schema.names:
             raise BadInput(f"There is no id column {self.id_column!r} in {self.path}; its columns: "
                            f"{shorten_list(schema.names, 20)}.")  # fmt: skip
@@ -110,7 +116,7 @@ class ProbabilityFiles:
         for file, rows in zip(self.files, self.rows_of, strict=True):
             if start < before + rows:
                 batches = self._of_file(file, max(0, start - before))
-                while (batch := readable_table(file, lambda b=batches: next(b, None))) is not None:
+                while (batch := readable_table(file, partial(next, batches, None))) is not None:
                     yield batch
             before += rows
 
