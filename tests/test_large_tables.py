@@ -29,7 +29,10 @@ def table() -> "pa.Table":
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1000, 3)).astype(np.float32)
     columns = {"a": x[:, 0], "b": x[:, 1], "kind": rng.choice(["red", "blue", "green"], 1000)}
-    columns |= {"label": np.where(x[:, 0] > 0, "yes", "no"), "clean": np.where(x[:, 1] > 0, "yes", "no")}
+    columns |= {
+        "label": np.where(x[:, 0] > 0, "yes", "no"),
+        "clean": np.where(x[:, 1] > 0, "yes", "no"),
+    }
     return pa.table(columns)
 
 
@@ -46,7 +49,9 @@ def test_parts_are_read_as_the_whole(folder: Path, table: "pa.Table") -> None:
     whole, parts = read(table.to_pandas()), read(folder)
     assert isinstance(parts.data.x, Spool) and parts.data.lazy
     assert torch.equal(parts.data.x[torch.arange(1000)], whole.data.x)
-    assert torch.equal(parts.data.y, whole.data.y) and torch.equal(parts.data.clean, whole.data.clean)
+    assert torch.equal(parts.data.y, whole.data.y) and torch.equal(
+        parts.data.clean, whole.data.clean
+    )
     assert parts.schema == whole.schema and parts.data.names == whole.data.names
     index = torch.tensor([999, 3, 4, 5, 3, 0])
     assert torch.equal(parts.data.x[index], whole.data.x[index])
@@ -97,13 +102,18 @@ def test_only_large_files_are_read_in_parts(
 def test_numbers_that_float32_would_lose_are_kept(tmp_path: Path) -> None:
     times = 1.7e9 + np.arange(500.0) * 50
     (tmp_path / "d").mkdir()
-    pq.write_table(pa.table({"t": times, "u": times % 7, "y": np.arange(500) % 2}), tmp_path / "d" / "a.parquet")
+    pq.write_table(
+        pa.table({"t": times, "u": times % 7, "y": np.arange(500) % 2}),
+        tmp_path / "d" / "a.parquet",
+    )
     x = read(tmp_path / "d", id_column="none").data.x
     assert x.dtype == torch.float64
     np.testing.assert_array_equal(x[torch.arange(500)][:, 0].numpy(), times)
 
 
-def test_what_is_wrong_is_said(folder: Path, table: "pa.Table", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_said(
+    folder: Path, table: "pa.Table", monkeypatch: pytest.MonkeyPatch
+) -> None:
     holes = table.slice(300).set_column(0, "a", pa.array([None] + [1.0] * 699, pa.float32()))
     pq.write_table(holes, folder / "2.parquet")
     with pytest.raises(BadInput, match="There is no finite number in row 0 .* from row 300 on"):
