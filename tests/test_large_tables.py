@@ -1,4 +1,4 @@
-"""Parquet larger than memory as training data: read in parts, trained on as if it were in memory."""
+"""Parquet larger than memory as training data: read in parts, trained on as if in memory."""
 
 import gc
 import pickle
@@ -89,8 +89,8 @@ def test_only_large_files_are_read_in_parts(
     assert not read(tmp_path / "t.parquet").data.lazy
     monkeypatch.setattr(large, "LIMIT", 10_000)
     assert read(tmp_path / "t.parquet").data.lazy
-    words = ["fit", str(tmp_path / "t.parquet"), "--method", "ce", "--backbone", "mlp:width=4,depth=1",
-             "--epochs", "1", "--workers", "0", "--out", str(tmp_path / "run")]  # fmt: skip
+    words = ["fit", str(tmp_path / "t.parquet"), "--method", "ce", "--backbone",
+             "mlp:width=4,depth=1", "--epochs", "1", "--workers", "0", "--out", str(tmp_path / "run")]  # fmt: skip
     told = CliRunner().invoke(app, words)
     assert told.exit_code == 0, told.output
     assert "is read in parts" in told.output
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said(
 ) -> None:
     holes = table.slice(300).set_column(0, "a", pa.array([None] + [1.0] * 699, pa.float32()))
     pq.write_table(holes, folder / "2.parquet")
-    with pytest.raises(BadInput, match="There is no finite number in row 0 .* from row 300 on"):
+    with pytest.raises(BadInput, match=r"There is no finite number in row 0 .* from row 300 on"):
         read(folder)
     pq.write_table(table.slice(300).drop_columns(["b"]), folder / "2.parquet")
     with pytest.raises(BadInput, match="has other columns than"):
