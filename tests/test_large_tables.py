@@ -89,8 +89,8 @@ def test_only_large_files_are_read_in_parts(
     assert not read(tmp_path / "t.parquet").data.lazy
     monkeypatch.setattr(large, "LIMIT", 10_000)
     assert read(tmp_path / "t.parquet").data.lazy
-    words = ["fit", str(tmp_path / "t.parquet"), "--method", "ce", "--backbone",
-             "mlp:width=4,depth=1", "--epochs", "1", "--workers", "0", "--out", str(tmp_path / "run")]  # fmt: skip
+    words = ["fit", str(tmp_path / "t.parquet"), "--method", "ce", "--epochs", "1"]
+    words += ["--backbone", "mlp:width=4,depth=1", "--workers", "0", "--out", str(tmp_path / "run")]
     told = CliRunner().invoke(app, words)
     assert told.exit_code == 0, told.output
     assert "is read in parts" in told.output
