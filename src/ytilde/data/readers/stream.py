@@ -183,8 +183,10 @@ def parquet_files(path: Path) -> list[Path]:
             raise BadInput(f"There is no parquet file in {path}.")
         return sorted(found)
     if not path.is_file() or path.suffix.lower() != ".parquet":
-        raise BadInput(f"{path} is no parquet file, nor a folder of them; only such are read in "
-                       "parts")  # fmt: skip
+        raise BadInput(
+            f"{path} is no parquet file, nor a folder of them, and only such are read in parts; "
+            "write it as parquet, or let --out be a folder, and it is read into memory"
+        )
     return [path]
 
 
