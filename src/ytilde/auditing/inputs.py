@@ -16,7 +16,7 @@ from ..data.readers import as_array, label_array, plain_tensor
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-CHUNK = 4_000_000  # numbers worked on at once, so that memory does not grow with N
+CHUNK = 1 << 18  # numbers worked on at once, so that memory does not grow with N
 
 
 def as_numpy(values: np.ndarray | Tensor | pd.DataFrame | Sequence, what: str) -> np.ndarray:
