@@ -1,0 +1,83 @@
+"""The site: `make docs` builds it into site/, with warnings as errors."""
+
+import sys
+from pathlib import Path
+
+from docutils.utils.math.latex2mathml import tex2mathml
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import pages  # noqa: E402
+
+from ytilde import __version__  # noqa: E402
+
+project = "ytilde"
+author = "the authors of ytilde"
+copyright = "the authors of ytilde, Apache-2.0"
+release = version = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["gallery/*.py", "gallery/*.ipynb", "gallery/*.json", "pictures/*"]
+suppress_warnings = ["toc.empty_glob", "config.cache"]  # pages that are yet to come; functions below
+default_role = "code"
+templates_path = ["_templates"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # they stand in the signature
+autodoc_default_options = {"show-inheritance": False}
+napoleon_google_docstring, napoleon_numpy_docstring = True, False
+copybutton_prompt_text = r"\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "furo"
+html_title = f"ytilde {release}"
+html_static_path = ["_static"]
+html_css_files = ["ytilde.css"]
+html_show_sphinx = False
+html_math_renderer = "mathml"
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
+
+# What runs in seconds is run; the others are shown. Each script writes its picture where it is told.
+QUICK = ("attenuation", "moons_ln", "own_loop", "transition")
+sphinx_gallery_conf = {
+    "examples_dirs": [str(pages.GALLERY)],
+    "gallery_dirs": ["gallery"],
+    "filename_pattern": rf"({'|'.join(QUICK)})\.py$",
+    "reset_argv": "gallery_words.words",
+    "remove_config_comments": True,
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "only_warn_on_example_error": False,
+    "min_reported_time": 1,
+    "plot_gallery": True,
+}
+
+
+def setup(app):
+    """Formulas as MathML, which browsers show without a script or a network."""
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.connect("config-inited", lambda app, config: pages.main(), priority=1)
+
+
+def _inline(writer, node):
+    from docutils import nodes
+
+    writer.body.append(tex2mathml(node.astext(), as_block=False))
+    raise nodes.SkipNode
+
+
+def _block(writer, node):
+    from docutils import nodes
+
+    writer.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
