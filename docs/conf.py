@@ -1,5 +1,6 @@
 """The site: `make docs` builds it into site/, with warnings as errors."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -25,7 +26,6 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["gallery/*.py", "gallery/*.ipynb", "gallery/*.json", "pictures/*"]
-suppress_warnings = ["toc.empty_glob", "config.cache"]  # pages that are yet to come; functions below
 default_role = "code"
 templates_path = ["_templates"]
 
@@ -67,6 +67,25 @@ def setup(app):
     """Formulas as MathML, which browsers show without a script or a network."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("config-inited", lambda app, config: pages.main(), priority=1)
+    app.connect("source-read", _name_other_pages)
+    app.connect("autodoc-process-docstring", _escape, priority=1)
+
+
+def _name_other_pages(app, docname, source):
+    """A page beside index.md that no toctree there names stands among the guides."""
+    if docname == "index":
+        names = sorted(path.stem for path in HERE.glob("*.md") if path.stem != "index")
+        rest = [name for name in names if f"\n{name}\n" not in source[0]]
+        source[0] = source[0].replace("% the other pages of this folder", "\n".join(rest))
+
+
+def _escape(app, what, name, obj, options, lines):
+    """|x| and x* are mathematics in our docstrings, not markup."""
+    for k, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "... ")):
+            parts = line.split("`")
+            parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
+            lines[k] = "`".join(parts)
 
 
 def _inline(writer, node):

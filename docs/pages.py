@@ -75,6 +75,10 @@ def main() -> None:
     (REFERENCE / "cli.md").write_text(cli_page(), encoding="utf-8")
     for path in sorted((ROOT / "examples").glob("*.py")):
         (GALLERY / path.name).write_text(example(path), encoding="utf-8")
+    for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"):
+        text = (ROOT / f"{name}.md").read_text(encoding="utf-8").replace("](docs/", "](")
+        text = re.sub(r"\]\(([A-Z]+\.md)", lambda found: f"]({found[1].lower()}", text)
+        (DOCS / f"{name.lower()}.md").write_text(text, encoding="utf-8")
     (GALLERY / "GALLERY_HEADER.rst").write_text(GALLERY_HEADER, encoding="utf-8")
 
 
@@ -119,7 +123,7 @@ def _in_use(names: tuple[str, ...], cls: type[Method]) -> Iterator[str]:
     own = {name for base in cls.__mro__ if base is not Method for name in vars(base)}
     answers = ["the clean posterior"]
     if "transition" in own:
-        answers.append("T" if "transition" in vars(cls) or len(cls.__mro__) > 4 else "T")
+        answers.append("T")
     if "uncertainty" in own or "head" in own:
         answers.append("aleatoric uncertainty of its own")
     yield "## In use"
@@ -199,7 +203,7 @@ def api_pages() -> dict[str, str]:
             thing = getattr(module, public)
             kind = "class" if inspect.isclass(thing) else "function"
             blocks.append(f"```{{eval-rst}}\n.. auto{kind}:: {name}.{public}\n"
-                          + ("   :members:\n" if kind == "class" else "") + "```")  # fmt: skip
+                          + (_members(thing) if kind == "class" else "") + "```")  # fmt: skip
         pages[f"api/{name}.md"] = "\n\n".join(blocks) + "\n"
     toc = "\n".join(names)
     pages["api/index.md"] = (
@@ -207,6 +211,12 @@ def api_pages() -> dict[str, str]:
         f"Deeper modules are for methods of your own.\n\n```{{toctree}}\n:maxdepth: 1\n\n{toc}\n```\n"
     )
     return pages
+
+
+def _members(cls: type) -> str:
+    """All but the fields of a NamedTuple, and what scikit-learn adds for its routing."""
+    left_out = [*getattr(cls, "_fields", ()), *(n for n in dir(cls) if n.endswith("_request"))]
+    return "   :members:\n" + (f"   :exclude-members: {', '.join(left_out)}\n" if left_out else "")
 
 
 def _module(name: str) -> ModuleType:
