@@ -59,6 +59,7 @@ sphinx_gallery_conf = {
     "show_signature": False,
     "only_warn_on_example_error": False,
     "min_reported_time": 1,
+    "write_computation_times": False,
     "plot_gallery": True,
 }
 
@@ -69,6 +70,17 @@ def setup(app):
     app.connect("config-inited", lambda app, config: pages.main(), priority=1)
     app.connect("source-read", _name_other_pages)
     app.connect("autodoc-process-docstring", _escape, priority=1)
+    app.connect("build-finished", _mend)
+
+
+def _mend(app, error):
+    """What screen readers and keyboards need: the level of captions, code that can be scrolled."""
+    for path in Path(app.outdir).rglob("*.html") if app.builder.name == "html" else ():
+        text = path.read_text(encoding="utf-8")
+        better = text.replace('role="heading">', 'role="heading" aria-level="2">')
+        better = better.replace("<pre>", '<pre tabindex="0">')
+        if better != text:
+            path.write_text(better, encoding="utf-8")
 
 
 def _name_other_pages(app, docname, source):
