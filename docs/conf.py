@@ -46,7 +46,7 @@ html_show_sphinx = False
 html_math_renderer = "mathml"
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 
-# What runs in seconds is run; the others are shown. Each script writes its picture where it is told.
+# What runs in seconds is run; the others are shown. Each writes its picture where it is told.
 QUICK = ("attenuation", "moons_ln", "own_loop", "transition")
 sphinx_gallery_conf = {
     "examples_dirs": [str(pages.GALLERY)],
@@ -84,10 +84,10 @@ def _mend(app, error):
 
 
 def _name_other_pages(app, docname, source):
-    """A page beside index.md that no toctree there names stands among the guides."""
+    """A page beside index.md that no toctree names stands among the guides."""
     if docname == "index":
-        names = sorted(path.stem for path in HERE.glob("*.md") if path.stem != "index")
-        rest = [name for name in names if f"\n{name}\n" not in source[0]]
+        names = {path.stem for path in HERE.glob("*.md")} - {"index", "methods"}
+        rest = sorted(name for name in names if f"\n{name}\n" not in source[0])
         source[0] = source[0].replace("% the other pages of this folder", "\n".join(rest))
 
 

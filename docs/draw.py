@@ -17,32 +17,35 @@ BLUE, GREEN, RED, AMBER, GREY = "#d7e5fb", "#d5efdf", "#f9dcd9", "#fbeccb", "#e6
 FONT = "font-family='system-ui, sans-serif'"
 
 
-def diagram(name: str, title: str, boxes: dict[str, tuple], arrows: list[tuple], size: tuple) -> None:
+def diagram(
+    name: str, title: str, boxes: dict[str, tuple], arrows: list[tuple], size: tuple
+) -> None:
     """boxes: name -> (x, y, width, height, colour, heading, text); arrows: (from, to, words)."""
-    parts = [f"<title>{escape(title)}</title><defs><marker id='a' viewBox='0 0 8 8' refX='7' refY='4' "
-             f"markerWidth='7' markerHeight='7' orient='auto'><path d='M0 0L8 4L0 8z' fill='{ARROW}'/>"
-             "</marker></defs>"]  # fmt: skip
+    parts = [f"<title>{escape(title)}</title><defs><marker id='a' viewBox='0 0 8 8' refX='7' "
+             "refY='4' markerWidth='7' markerHeight='7' orient='auto'>"
+             f"<path d='M0 0L8 4L0 8z' fill='{ARROW}'/></marker></defs>"]  # fmt: skip
     for start, end, *words in arrows:
         (x1, y1), (x2, y2) = _border(boxes[start], boxes[end]), _border(boxes[end], boxes[start])
-        parts.append(f"<path d='M{x1} {y1}L{x2} {y2}' stroke='{ARROW}' stroke-width='2' fill='none' "
-                     "marker-end='url(#a)'/>")  # fmt: skip
+        parts.append(f"<path d='M{x1} {y1}L{x2} {y2}' stroke='{ARROW}' stroke-width='2' "
+                     "fill='none' marker-end='url(#a)'/>")  # fmt: skip
         if words:
-            parts.append(f"<text x='{(x1 + x2) / 2}' y='{(y1 + y2) / 2 - 6}' fill='{ARROW}' {FONT} "
-                         f"font-size='12' text-anchor='middle'>{escape(words[0])}</text>")  # fmt: skip
+            parts.append(_text((x1 + x2) / 2, (y1 + y2) / 2 - 6, words[0], colour=ARROW))
     for x, y, w, h, colour, heading, text in boxes.values():
         parts.append(f"<rect x='{x}' y='{y}' width='{w}' height='{h}' rx='8' fill='{colour}' "
                      f"stroke='{ARROW}'/>")  # fmt: skip
         lines = textwrap.wrap(text, max(8, int(w / 6.1))) if text else []
         top = y + h / 2 - 7.5 * len(lines) + (5 if not lines else 1)
-        parts.append(f"<text x='{x + w / 2}' y='{top}' fill='{INK}' {FONT} font-size='14' "
-                     f"font-weight='600' text-anchor='middle'>{escape(heading)}</text>")  # fmt: skip
-        for k, line in enumerate(lines):
-            parts.append(f"<text x='{x + w / 2}' y='{top + 17 + 15 * k}' fill='{INK}' {FONT} "
-                         f"font-size='12' text-anchor='middle'>{escape(line)}</text>")  # fmt: skip
+        parts.append(_text(x + w / 2, top, heading, 14, 600))
+        parts += [_text(x + w / 2, top + 17 + 15 * k, line) for k, line in enumerate(lines)]
     width, height = size
     text = (f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' role='img' "
             f"width='{width}'>" + "".join(parts) + "</svg>\n")  # fmt: skip
     (PICTURES / f"{name}.svg").write_text(text, encoding="utf-8")
+
+
+def _text(x: float, y: float, words: str, size=12, weight=400, colour=INK) -> str:
+    return (f"<text x='{x}' y='{y}' fill='{colour}' {FONT} font-size='{size}' "
+            f"font-weight='{weight}' text-anchor='middle'>{escape(words)}</text>")  # fmt: skip
 
 
 def _border(box: tuple, other: tuple) -> tuple[float, float]:
@@ -56,7 +59,7 @@ def _border(box: tuple, other: tuple) -> tuple[float, float]:
 def data_flow() -> None:
     boxes = {
         "data": (10, 95, 130, 70, GREY, "Your data", "csv, parquet, npz, folder, DataFrame"),
-        "read": (180, 95, 110, 70, BLUE, "Data", "x, y, names, votes"),
+        "read": (176, 95, 122, 70, BLUE, "Data", "x, y, names, votes"),
         "method": (330, 20, 150, 62, BLUE, "Method", "loss, head, T: one file each"),
         "train": (330, 100, 150, 62, BLUE, "Trainer", "one loop; noisy validation"),
         "clean": (330, 186, 150, 50, RED, "Clean labels", "never reach training"),
@@ -168,13 +171,18 @@ def trust() -> None:
     plt = plots()
     lines = [json.loads(text) for text in (HERE.parent / "results" / "audit_sets.jsonl").open()]
     sets = [line for line in lines if line["half"] != "chosen on"]
-    ways = {"panel": ("with the inputs", "tab:blue"), "alone": ("probabilities alone", "tab:orange")}
+    ways = {
+        "panel": ("with the inputs", "tab:blue"),
+        "alone": ("probabilities alone", "tab:orange"),
+    }
     sets.sort(key=lambda line: line["panel"]["ece"])
     figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
     for key, (words, colour) in ways.items():
         found = [line[key]["ece"] for line in sets]
         mean = sum(found) / len(found)
-        ax.plot(range(1, len(found) + 1), found, "o", color=colour, label=f"{words}: mean {mean:.3f}")
+        ax.plot(
+            range(1, len(found) + 1), found, "o", color=colour, label=f"{words}: mean {mean:.3f}"
+        )
     ax.set(ylim=(0, None), xlabel="sets, in the order of the first", ylabel="calibration error")
     ax.axhline(0.1, color="grey", linewidth=1, linestyle=":")
     ax.legend(frameon=False)

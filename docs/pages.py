@@ -161,7 +161,9 @@ def _measured(names: tuple[str, ...], reports: list[bench.Report], digits: list)
     lines = []
     for name in names:
         for noise, text in DIGITS.items():
-            found = [100 * d["accuracy"] for d in digits if (d["method"], d["noise"]) == (name, noise)]
+            found = [
+                100 * d["accuracy"] for d in digits if (d["method"], d["noise"]) == (name, noise)
+            ]
             if len(found) > 1:
                 mean, sd = statistics.mean(found), statistics.stdev(found)
                 lines.append(f"| `{name}` | {text} | {mean:.1f} ± {sd:.1f} ({len(found)}) |")
@@ -208,7 +210,8 @@ def api_pages() -> dict[str, str]:
     toc = "\n".join(names)
     pages["api/index.md"] = (
         "# API\n\nMade from the docstrings, whose examples are run by the tests. "
-        f"Deeper modules are for methods of your own.\n\n```{{toctree}}\n:maxdepth: 1\n\n{toc}\n```\n"
+        "Deeper modules are for methods of your own.\n\n"
+        f"```{{toctree}}\n:maxdepth: 1\n\n{toc}\n```\n"
     )
     return pages
 
@@ -259,9 +262,9 @@ def _commands(group: typer.core.TyperGroup, path: str, level: int) -> Iterator[s
 GALLERY_HEADER = """Examples
 ========
 
-The scripts of the folder ``examples``; each takes ``--out FILE`` and draws a picture. Those that run
-in seconds were run when this page was made; the others need data or minutes, and are shown as they
-are (what they drew: :doc:`figures </figures>`).
+The scripts of the folder ``examples``; each takes ``--out FILE`` and draws a picture. Those that
+run in seconds were run when this page was made; the others need data or minutes, and are shown as
+they are (what they drew: :doc:`figures </figures>`).
 """
 PICTURES = {path.stem for path in DOCS.glob("*.png")}
 

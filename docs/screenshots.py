@@ -30,7 +30,9 @@ def photograph(browser, url: str, name: str, height: int, ready: str) -> None:
         browser.open(url)
         browser.until(ready)
         picture = Image.open(io.BytesIO(browser.picture())).convert("RGB")
-        picture.quantize(96, dither=Image.Dither.NONE).save(HERE / f"{name}{end}.png", optimize=True)
+        picture.quantize(96, dither=Image.Dither.NONE).save(
+            HERE / f"{name}{end}.png", optimize=True
+        )
 
 
 def main(demo: Path, run: Path) -> None:
@@ -42,7 +44,9 @@ def main(demo: Path, run: Path) -> None:
         server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         try:
             url = next(found[0] for line in server.stdout if (found := re.search(r"http\S+", line)))
-            photograph(browser, url, "review", 900, "document.querySelectorAll('#beside ul').length")
+            photograph(
+                browser, url, "review", 900, "document.querySelectorAll('#beside ul').length"
+            )
         finally:
             server.terminate()
             server.wait()

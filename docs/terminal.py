@@ -62,25 +62,26 @@ def draw(pieces: list[tuple[float, float, str]]) -> str:
         bold = re.match(r"(6,000|Look|Now|\d\d\.\d %)", text.strip())
         kind = "n" if re.match(r"\s*\d\d\.\d %", text) else "b" if bold else ""
         shown.append((when, row, column, text.rstrip(), kind))
-    height, total = 54 + LINE * (row + 1), max(when for when, *_ in shown) + 6
+    height, total = 54 + LINE * max(row for _, row, *_ in shown), max(when for when, *_ in shown)
     style = [".s{animation:.01s both i}", "@keyframes i{from{opacity:0}to{opacity:1}}"]
     body = []
     for when, row, column, text, kind in shown:
         x, y = 18 + CHAR * column, 54 + LINE * (row - 1)
-        body.append(f"<text class='s {kind}' style='animation-delay:{when:.2f}s' x='{x:.1f}' y='{y}' "
-                    f"xml:space='preserve'>{escape(text)}</text>")  # fmt: skip
+        body.append(f"<text class='s {kind}' style='animation-delay:{when:.2f}s' x='{x:.1f}' "
+                    f"y='{y}' xml:space='preserve'>{escape(text)}</text>")  # fmt: skip
     typed = "".join(
         f"<tspan class='s' style='animation-delay:{0.4 + 0.08 * k:.2f}s'>{escape(c)}</tspan>"
         for k, c in enumerate(PROMPT[2:])
     )
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {18 * 2 + CHAR * WIDTH:.0f} {height}' "
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {36 + CHAR * WIDTH:.0f} {height}' "
         f"role='img'><title>A terminal in which ytilde demo runs for {total:.0f} seconds</title>"
         "<style>text{font:14px ui-monospace,SFMono-Regular,Menlo,'DejaVu Sans Mono',monospace;"
         "fill:#e4e8f0}.b{font-weight:700}.n{font-weight:700;fill:#8fd3a5}" + "".join(style) +
         "@media(prefers-reduced-motion:reduce){.s{animation:none}}</style>"
         f"<rect width='100%' height='100%' rx='10' fill='#1b2431'/>"
-        "<circle cx='22' cy='18' r='6' fill='#e0685f'/><circle cx='42' cy='18' r='6' fill='#e5b45a'/>"
+        "<circle cx='22' cy='18' r='6' fill='#e0685f'/>"
+        "<circle cx='42' cy='18' r='6' fill='#e5b45a'/>"
         "<circle cx='62' cy='18' r='6' fill='#6fbf73'/>"
         f"<text x='18' y='54' xml:space='preserve'>$ {typed}</text>" + "\n".join(body) + "</svg>\n"
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The site as `make docs` built it: no dead link, nothing from elsewhere, readable for everybody."""
+"""The site as `make docs` built it: no dead link, nothing from elsewhere, readable for all."""
 
 import re
 from html.parser import HTMLParser

@@ -46,7 +46,8 @@ def type_in(line):
     try:
         main()
     except SystemExit as stopped:
-        assert not stopped.code, f"{line}: exit code {stopped.code}"
+        if stopped.code:
+            raise AssertionError(f"{line}: exit code {stopped.code}") from stopped
 
 
 def run_page(page):
