@@ -32,8 +32,8 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # they stand in the signature
-autodoc_default_options = {"show-inheritance": False}
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
 napoleon_google_docstring, napoleon_numpy_docstring = True, False
 copybutton_prompt_text = r"\$ "
 copybutton_prompt_is_regexp = True
@@ -53,6 +53,8 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["gallery"],
     "filename_pattern": rf"({'|'.join(QUICK)})\.py$",
     "reset_argv": "gallery_words.words",
+    "image_scrapers": ("gallery_words.saved",),
+    "default_thumb_file": str(HERE / "pictures" / "not_run.svg"),
     "remove_config_comments": True,
     "download_all_examples": False,
     "show_memory": False,

@@ -121,6 +121,8 @@ def howto() -> None:
         "file": (290, 40, 190, 60, BLUE, "model.onnx", "network, classes, columns"),
         "use": (610, 40, 210, 60, GREY, "Your program", "C++, Java, C#, JavaScript"),
     }
+    shown = {"only": (40, 80, 320, 120, GREY, "Shown, not run", "it needs data, or minutes")}
+    diagram("not_run", "Shown, not run", shown, [], (400, 280))
     arrows = [("run", "file", "ytilde export"), ("file", "use", "onnxruntime")]
     diagram("onnx", "From a run to a program without Python", boxes, arrows, (830, 140))
 

@@ -266,7 +266,8 @@ The scripts of the folder ``examples``; each takes ``--out FILE`` and draws a pi
 run in seconds were run when this page was made; the others need data or minutes, and are shown as
 they are (what they drew: :doc:`figures </figures>`).
 """
-PICTURES = {path.stem for path in DOCS.glob("*.png")}
+PICTURES = {path.stem: path.name for path in DOCS.glob("*.png")}
+PICTURES["camvid_uncertainty"] = "camvid.png"
 
 
 def example(path: Path) -> str:
@@ -274,11 +275,12 @@ def example(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     node = ast.parse(text).body[0]
     said = " ".join(ast.get_docstring(ast.parse(text)).split())
-    found = re.match(r"(.+?[.?])(?: (?=[A-Z])|$)(.*)", said)
+    found = re.match(r"(.+?[.?])(?: (?=[A-Z(])|$)(.*)", said)
     title, rest = found[1].rstrip("."), found[2]
     code = "".join(text.splitlines(keepends=True)[node.end_lineno :])
     if path.stem in PICTURES:
-        code = f"\n# sphinx_gallery_thumbnail_path = '{path.stem}.png'\n" + code.lstrip("\n")
+        name = PICTURES[path.stem]
+        code = f"\n# sphinx_gallery_thumbnail_path = '{name}'\n" + code.lstrip("\n")
     return f'"""\n{title}\n{"=" * len(title)}\n\n{rest}\n"""\n' + code
 
 
