@@ -33,7 +33,6 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-python_maximum_signature_line_length = 88
 napoleon_google_docstring, napoleon_numpy_docstring = True, False
 copybutton_prompt_text = r"\$ "
 copybutton_prompt_is_regexp = True
@@ -76,11 +75,14 @@ def setup(app):
 
 
 def _mend(app, error):
-    """What screen readers and keyboards need: the level of captions, code that can be scrolled."""
+    """What screen readers and keyboards need: levels of captions, code to scroll, links' names."""
     for path in Path(app.outdir).rglob("*.html") if app.builder.name == "html" else ():
         text = path.read_text(encoding="utf-8")
         better = text.replace('role="heading">', 'role="heading" aria-level="2">')
         better = better.replace("<pre>", '<pre tabindex="0">')
+        if path.parent.name == "gallery":  # its style hides the titles inside of the links
+            better = re.sub(r'(<a class="reference internal"[^>]*)(><span class="doc">)([^<"]+)',
+                            r'\1 aria-label="\3"\2\3', better)  # fmt: skip
         if better != text:
             path.write_text(better, encoding="utf-8")
 
