@@ -2,7 +2,7 @@
 
     ytilde demo && python docs/screenshots.py demo RUN
 
-RUN: an audited run of pictures, for the review page (extra `app`).
+RUN: an audited run of pictures, for the review page (extra `app`), by a path from here.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from browser import start  # noqa: E402
 
 
+LOADED = "(i) => !i.offsetParent || (i.complete && i.naturalWidth)"  # or not in view
+
+
 def photograph(browser, url: str, name: str, height: int, ready: str) -> None:
     for scheme, end in (("light", ""), ("dark", "-dark")):
         feature = {"name": "prefers-color-scheme", "value": scheme}
         browser.ask("Emulation.setEmulatedMedia", features=[feature])
         browser.resize(1200, height)
+        browser.ask("Emulation.setScrollbarsHidden", hidden=True)
         browser.open(url)
-        browser.until(ready)
+        browser.until(f"{ready} && [...document.images].every({LOADED})")
         picture = Image.open(io.BytesIO(browser.picture())).convert("RGB")
-        picture.quantize(96, dither=Image.Dither.NONE).save(
+        picture.quantize(256, Image.Quantize.MAXCOVERAGE, 3, dither=Image.Dither.NONE).save(
             HERE / f"{name}{end}.png", optimize=True
         )
 
