@@ -21,7 +21,6 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 from browser import start  # noqa: E402
 
-
 LOADED = "(i) => !i.offsetParent || (i.complete && i.naturalWidth)"  # or not in view
 
 
