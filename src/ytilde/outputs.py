@@ -200,6 +200,7 @@ KINDS: dict[str, Callable[[Path], bool]] = {
     "report": _holds(b"<p>Made by ytilde. This file is complete"),
     "classifier": _is_tensors("classifier"),
     "encoder": _is_tensors("encoder"),
+    "embeddings": _holds(b"made by ytilde embed"),
     "noise": _is_noise,
     "onnx": _holds(b'"normalised": "by the network"'),  # in its metadata
     "demo": _has_keys("labels right before", "labels right after", "calibration error"),

@@ -18,6 +18,7 @@ from .options import (
     DataRoot,
     Drop,
     EncoderFile,
+    Features,
     Force,
     IdColumn,
     ImageColumn,
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 OF_DATA = {  # options that say how to read or to train, by the name of their parameter
     "label": "--label", "clean_label": "--clean-label", "image_column": "--image-column",
-    "drop": "--drop", "id_column": "--id", "test": "--test", "noise_text": "--noise",
-    "data_root": "--data-root", "strict": "--strict", "method": "--method",
+    "drop": "--drop", "id_column": "--id", "features": "--features", "test": "--test",
+    "noise_text": "--noise", "data_root": "--data-root", "strict": "--strict", "method": "--method",
     "backbone": "--backbone", "encoder": "--encoder", "pretrain": "--pretrain",
     "out_folder": "--out", "probabilities": "--probabilities",
 }  # fmt: skip
@@ -74,6 +75,7 @@ def audit(
     image_column: ImageColumn = None,
     drop: Drop = None,
     id_column: IdColumn = None,
+    features: Features = None,
     test: TestData = None,
     noise_text: Noise = None,
     data_root: DataRoot = None,
@@ -141,6 +143,7 @@ def audit(
         asked = FitRequest(
             source, label, clean_label, image_column, drop, id_column, test, noise_text, None,
             data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force,
+            None, features,
         )  # fmt: skip
 
         def check(found: Source) -> None:
@@ -212,6 +215,8 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
         context = result.context
         context.history, context.paths, context.title = history, found.paths, str(run)
         context.ids, context.texts = found.ids, found.texts
+        if found.pictures is not None:  # the model saw embeddings of them
+            context.images, context.rows = found.pictures, None
         if context.rows is not None and context.texts is None:
             context.rows = table(context.rows, found.schema.columns)
         _write(result, run, config, wanted)

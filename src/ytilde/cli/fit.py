@@ -24,6 +24,7 @@ from .options import (
     DataRoot,
     Drop,
     EncoderFile,
+    Features,
     GroupedCommand,
     IdColumn,
     ImageColumn,
@@ -67,6 +68,7 @@ def fit(
     image_column: ImageColumn = None,
     drop: Drop = None,
     id_column: IdColumn = None,
+    features: Features = None,
     test: TestData = None,
     annotations: Annotations = None,
     item: Item = None,
@@ -109,6 +111,7 @@ def fit(
     asked = FitRequest(
         source, label, clean_label, image_column, drop, id_column, test, noise_text, task,
         data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted,
+        features,
     )  # fmt: skip
     train_run(asked, resume=resume)
 

@@ -45,6 +45,15 @@ IdColumn = Annotated[
         rich_help_panel=DATA,
     ),
 ]
+Features = Annotated[
+    str | None,
+    typer.Option(
+        "--features",
+        help="embeddings that the model sees instead of the rows: npy, npz, parquet or csv, as "
+        "`ytilde embed` makes them, or the table's column of vectors",
+        rich_help_panel=DATA,
+    ),
+]
 DataRoot = Annotated[
     Path | None,
     typer.Option(

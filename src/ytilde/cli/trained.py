@@ -67,6 +67,7 @@ def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
         "data_root": from_start(config["data_root"], config),
         "drop": config.get("drop") or (),
         "id_column": ids,
+        "features": from_start(config.get("features"), config),
         **{key: config[key] for key in ("clean_label", "image_column")},
     }
     assert source is not None
@@ -91,7 +92,8 @@ def run_inputs(config: dict[str, Any]) -> list[Path]:
     keys = ("source", "test", "encoder", "data_root")
     source, test, encoder, root = (from_start(config.get(key), config) for key in keys)
     votes = from_start((config.get("annotations") or {}).get("path"), config)
-    return input_paths(source or "", Path(root) if root else None, test, encoder, votes)
+    seen = from_start(config.get("features"), config)
+    return input_paths(source or "", Path(root) if root else None, test, encoder, votes, seen)
 
 
 def load_encoder(path: str | Path | None) -> tuple[Encoder | None, str | None]:

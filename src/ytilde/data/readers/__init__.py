@@ -5,6 +5,7 @@ from ..splits import split
 from .arrays import as_inputs, as_tensor
 from .convert import as_array, plain_tensor
 from .dispatch import read
+from .feature_files import read_vectors, relative_name
 from .labels import class_name, encode, label_array
 from .objects import Items
 from .probabilities import read_probabilities
@@ -33,6 +34,8 @@ __all__ = [
     "read",
     "read_features",
     "read_probabilities",
+    "read_vectors",
     "read_votes",
+    "relative_name",
     "split",
 ]
