@@ -70,7 +70,7 @@ def embed(
             path = work / CACHED / f"{key}-{start}.safetensors"
             vectors = _load(path, key, len(numbers))
             if vectors is None:
-                vectors = _embed_part(read, numbers, model, pictures, batch_size, threads)
+                vectors = embed_part(read, numbers, model, pictures, batch_size, threads)
                 checkpoint.save(path, {"x": vectors}, {"made_of": key, "count": start})
             else:
                 kept += len(numbers)
@@ -92,7 +92,7 @@ def _load(path: Path, key: str, rows: int) -> Tensor | None:
     return found[0]["x"] if found else None
 
 
-def _embed_part(
+def embed_part(
     read: Reader,
     numbers: Sequence[int],
     model: Pretrained,

@@ -5,6 +5,7 @@ from ..splits import split
 from .arrays import as_inputs, as_tensor
 from .convert import as_array, plain_tensor
 from .dispatch import read
+from .embeddings import holds_vectors
 from .feature_files import read_vectors, relative_name
 from .labels import class_name, encode, label_array
 from .objects import Items
@@ -28,6 +29,7 @@ __all__ = [
     "encode",
     "file_texts",
     "fingerprint",
+    "holds_vectors",
     "label_array",
     "label_column",
     "plain_tensor",

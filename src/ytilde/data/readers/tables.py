@@ -189,7 +189,7 @@ def read_frame(
     if vectors is not None:
         found = without_missing(found, options.notes, what)
     if vectors is not None or options.features is not None:
-        hidden = {*map(str, ids), vectors, roles["image_column"]}
+        hidden = {*map(str, ids[:1]), vectors, roles["image_column"]}
         shown = [str(c) for c in features.columns if str(c) not in hidden]
     return with_texts(found, texts or partial(own_texts, frame), shown)
 
