@@ -43,7 +43,7 @@ def loaded(*words):
     "words",
     [
         "--help", "--version", "", "fit --help", "predict --help", "audit --help", "review --help",
-        "relabel --help", "export --help", "diagnose --help", "noise --help", "pretrain --help",
+        "relabel --help", "export --help", "diagnose --help", "noise --help", "pretrain --help", "embed --help",
         "data --help", "methods --help", "demo --help", "bench --help", "bench run --help",
         "bench report --help", "fti", "predict", "predict --bogus", "diagnose a --rows many",
         "review a --port 99999", "bench run --workers 0", "fit a --method elrr",

@@ -192,6 +192,7 @@ KINDS: dict[str, Callable[[Path], bool]] = {
     "annotators": _table("annotator,votes,accuracy,accuracy_low,accuracy_high,agreement,remark"),
     "matrices": _table("annotator,true_label,given_label,probability,low,high,expected_votes"),
     "votes": _table("item,annotator,label,consensus_label,p_wrong"),
+    "review votes": _table("item,annotator,label,reviewed"),
     "audit": _has_keys("noise_rate", "num_errors", "per_class", "transition", "issues"),
     "diagnosis": _has_keys("noise_rate", "instance_dependence", "heteroscedastic", "reasons"),
     "label studio": _is_list(_is_task),

@@ -13,6 +13,8 @@ from .flags import flag_of
 from .options import (
     DATA,
     OUTPUT,
+    Annotations,
+    Annotator,
     Backbone,
     CleanLabel,
     DataRoot,
@@ -22,6 +24,7 @@ from .options import (
     Force,
     IdColumn,
     ImageColumn,
+    Item,
     Label,
     MethodName,
     Noise,
@@ -29,6 +32,7 @@ from .options import (
     Pretrain,
     Strict,
     TestData,
+    votes_asked,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ OF_DATA = {  # options that say how to read or to train, by the name of their pa
     "noise_text": "--noise", "data_root": "--data-root", "strict": "--strict", "method": "--method",
     "backbone": "--backbone", "encoder": "--encoder", "pretrain": "--pretrain",
     "out_folder": "--out", "probabilities": "--probabilities",
+    "annotations": "--annotations", "item": "--item", "annotator": "--annotator",
 }  # fmt: skip
 OF_PROBABILITIES = ("label", "id_column", "out_folder", "probabilities")
 
@@ -77,6 +82,9 @@ def audit(
     id_column: IdColumn = None,
     features: Features = None,
     test: TestData = None,
+    annotations: Annotations = None,
+    item: Item = None,
+    annotator: Annotator = None,
     noise_text: Noise = None,
     data_root: DataRoot = None,
     strict: Strict = False,
@@ -140,10 +148,12 @@ def audit(
     if not (run / CONFIG).exists() and run.suffix != ".safetensors":
         from .training import FitRequest, train_run
 
+        voted = votes_asked(annotations, item, annotator, label, noise_text)
+        label = None if voted else label  # `read_annotated` finds out whose column it is
         asked = FitRequest(
             source, label, clean_label, image_column, drop, id_column, test, noise_text, None,
             data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force,
-            None, features,
+            voted, features,
         )  # fmt: skip
 
         def check(found: Source) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import BadInput
 from . import console
 from .flags import method_help, recipe_help, refuse_mistyped
 from .options import (
@@ -37,6 +35,7 @@ from .options import (
     Source,
     Strict,
     TestData,
+    votes_asked,
 )
 
 
@@ -106,7 +105,7 @@ def fit(
 
     console.quiet = parallel.join().rank > 0
     ctx.call_on_close(parallel.leave)
-    voted = _annotations(annotations, item, annotator, label, noise_text)
+    voted = votes_asked(annotations, item, annotator, label, noise_text)
     label = None if voted else label  # it is then a column of the votes
     asked = FitRequest(
         source, label, clean_label, image_column, drop, id_column, test, noise_text, task,
@@ -114,16 +113,3 @@ def fit(
         features,
     )  # fmt: skip
     train_run(asked, resume=resume)
-
-
-def _annotations(
-    path: Path | None, item: str | None, annotator: str | None, label: str | None, noise: str | None
-) -> dict[str, str | None] | None:
-    """Where the votes are, as a run remembers it."""
-    if path is None:
-        if item or annotator:
-            raise BadInput("--item and --annotator are columns of the votes; give --annotations")
-        return None
-    if noise:
-        raise BadInput("--noise corrupts one label a row; votes are wrong enough, leave it out")
-    return {"path": str(path), "item": item, "annotator": annotator, "label": label}

@@ -8,14 +8,16 @@ from shlex import quote
 from typing import Any
 
 from .. import __version__
+from ..auditing.review import given_votes
 from ..data import BadInput, readers
 from ..data.ids import NONE
+from ..data.votes import Votes
 from ..encoders.encoder import Encoder
 from ..engine import Recipe
 from ..estimator import Classifier
 from ..hashing import hash_of
 from ..runfolder import MODEL
-from .annotated import read_annotated
+from .annotated import read_annotated, row_votes
 from .console import say
 from .reading import corrupt, input_paths
 from .runs import Run
@@ -85,6 +87,15 @@ def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
         return found
     data, _ = corrupt(found.data, config["noise"], Recipe(**config["recipe"]))
     return replace(found, data=data)
+
+
+def training_votes(found: readers.Source, config: dict[str, Any]) -> Votes:
+    """The votes on what a run was trained on; one label a row is a vote too."""
+    if votes := config.get("annotations"):
+        votes = votes | {"path": from_start(votes["path"], config)}
+        return row_votes(found, votes, config["source"])
+    names = found.ids or [str(row) for row in range(len(found.data))]
+    return given_votes(found.data, names)
 
 
 def run_inputs(config: dict[str, Any]) -> list[Path]:

@@ -12,7 +12,7 @@ from .objects import Items
 from .probabilities import read_probabilities
 from .source import Schema, Source
 from .tables import CATEGORIES, TABLES, label_column, read_features
-from .texts import array_texts, file_texts
+from .texts import array_texts, file_texts, table_columns
 from .votes import read_votes
 
 __all__ = [
@@ -40,4 +40,5 @@ __all__ = [
     "read_votes",
     "relative_name",
     "split",
+    "table_columns",
 ]

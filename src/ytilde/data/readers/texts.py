@@ -50,6 +50,11 @@ def file_texts(path: Path, columns: list[str] | None, rows: Sequence[int] | None
     return frame if rows is None else frame.loc[list(rows)]
 
 
+def table_columns(path: Path) -> list[str]:
+    """What the columns of a table are called."""
+    return [str(name) for name in file_texts(path, None, []).columns]
+
+
 def array_texts(x: Any, rows: Sequence[int]) -> pd.DataFrame:
     """Rows of features [N, D] as Python writes their values."""
     frame = pd.DataFrame(as_array(x, "the array")[list(rows)])
