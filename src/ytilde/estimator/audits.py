@@ -145,7 +145,7 @@ def _inputs(data: Data) -> np.ndarray:
     if len(data.shape) < 3:
         return data.x[every].numpy()
     small = [F.adaptive_avg_pool2d(data.x[at].float(), COARSE) for at in every.split(512)]
-    return torch.cat(small).flatten(1).numpy()
+    return torch.cat(small).numpy()
 
 
 def _audit_votes(probs: NDArray[Any], data: Data, checked: Any) -> Audit:
