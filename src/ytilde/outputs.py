@@ -188,6 +188,8 @@ KINDS: dict[str, Callable[[Path], bool]] = {
     "predictions": _table('index,(id,)?(path,)?predicted_label,predicted_prob(,"?prob_.*)?'),
     "labels": _is_labels,
     "issues": _table("index,(id,)?given_label,predicted_label,label_quality,is_label_issue,.*"),
+    "multi-label issues": _table("index,(id,)?label,given,predicted,p_wrong,label_quality,.*"),
+    "multi-label audit": _has_keys("entries", "num_errors", "classes", "notes"),
     "consensus": _table("item,consensus_label,consensus_prob,runner_up_label,.*"),
     "annotators": _table("annotator,votes,accuracy,accuracy_low,accuracy_high,agreement,remark"),
     "matrices": _table("annotator,true_label,given_label,probability,low,high,expected_votes"),

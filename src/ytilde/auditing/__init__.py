@@ -11,6 +11,7 @@ from .baselines import (
     small_loss,
 )
 from .context import ReportContext
+from .multilabel import MultiLabelAudit, audit_multilabel
 from .notes import NOTE_OUT_OF_FOLD, NOTE_WEAK, unlabelled, weakness
 
 __all__ = [
@@ -19,8 +20,10 @@ __all__ = [
     "NOTE_WEAK",
     "Audit",
     "Estimate",
+    "MultiLabelAudit",
     "ReportContext",
     "audit",
+    "audit_multilabel",
     "aum",
     "confident_learning",
     "knn_vote",

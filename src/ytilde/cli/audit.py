@@ -92,7 +92,7 @@ def audit(
         str | None,
         typer.Option(
             help="columns of a table that hold a model's probabilities, e.g. 'p_*', the star being "
-            "the class; nothing is trained",
+            "the class; nothing is trained. With --label 'y_*' several labels a row are judged",
             rich_help_panel=DATA,
         ),
     ] = None,
@@ -142,6 +142,15 @@ def audit(
         _refuse(
             given, ctx.args, OF_PROBABILITIES, "probabilities are given, and nothing is trained"
         )
+        from ..data.readers import is_multilabel
+
+        if is_multilabel(source, label):
+            from .multilabel import audit_matrix
+
+            if fix_above is not None or label_studio or argilla:
+                raise BadInput("of several labels a row issues.csv says which to take away or add")
+            audit_matrix(source, probabilities, str(label), id_column, out_folder, force)
+            return
         _audit_probabilities(source, probabilities, label, id_column, out_folder, wanted)
         return
     run = Path(source)

@@ -43,6 +43,8 @@ def load_model(run: Path) -> tuple[Classifier, dict[str, Any]]:
 def load_config(run: Path) -> dict[str, Any]:
     """What a run was asked for; refused where another version of ytilde wrote it otherwise."""
     config = Run.config(run)
+    if config.get("multilabel"):
+        raise BadInput(f"{run} audits several labels a row: its issues.csv says which are wrong")
     try:
         for key in ("source", "data_root", "label", "clean_label", "image_column", "noise"):
             config[key]

@@ -8,6 +8,7 @@ from .dispatch import read
 from .embeddings import holds_vectors
 from .feature_files import read_vectors, relative_name
 from .labels import class_name, encode, label_array
+from .multilabel import is_multilabel, read_multilabel
 from .objects import Items
 from .probabilities import read_probabilities
 from .source import Schema, Source
@@ -30,11 +31,13 @@ __all__ = [
     "file_texts",
     "fingerprint",
     "holds_vectors",
+    "is_multilabel",
     "label_array",
     "label_column",
     "plain_tensor",
     "read",
     "read_features",
+    "read_multilabel",
     "read_probabilities",
     "read_vectors",
     "read_votes",
