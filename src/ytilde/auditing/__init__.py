@@ -13,6 +13,7 @@ from .baselines import (
 from .context import ReportContext
 from .multilabel import MultiLabelAudit, audit_multilabel
 from .notes import NOTE_OUT_OF_FOLD, NOTE_WEAK, unlabelled, weakness
+from .pixels import PixelAudit, audit_pixels
 
 __all__ = [
     "BASELINES",
@@ -21,9 +22,11 @@ __all__ = [
     "Audit",
     "Estimate",
     "MultiLabelAudit",
+    "PixelAudit",
     "ReportContext",
     "audit",
     "audit_multilabel",
+    "audit_pixels",
     "aum",
     "confident_learning",
     "knn_vote",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -67,6 +68,12 @@ class Wanted(NamedTuple):
         outputs = label_studio_outputs(self.label_studio) if self.label_studio else []
         outputs += [(self.argilla, "argilla")] if self.argilla else []
         check_outputs(outputs, inputs, self.force)
+
+    def check_pixels(self, found: Source) -> None:
+        """Refuse what there is not for labels of pixels."""
+        asked = self.fix_above is not None or self.label_studio or self.argilla
+        if found.data.y.dim() > 1 and asked:
+            raise BadInput("of pixel labels regions.csv says where to look; leave out the others")
 
 
 def audit(
@@ -167,6 +174,7 @@ def audit(
 
         def check(found: Source) -> None:
             _check_data(found, folds)
+            wanted.check_pixels(found)
             wanted.check(*(found.paths or ()))
 
         run = train_run(asked, goes_on=True, check=check)
@@ -187,10 +195,7 @@ def _refuse(given: list[str], words: list[str], fitting: tuple[str, ...], why: s
 def _check_data(found: Source, folds: int) -> None:
     """Refuse before training what an audit would refuse after it."""
     from ..auditing.crossfit import check_folds
-    from ..estimator.audits import ONE_LABEL
 
-    if found.data.y.dim() > 1:
-        raise BadInput(ONE_LABEL)
     if folds:
         check_folds(found.data.y.numpy(), folds)
 
@@ -200,7 +205,17 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
     from ..auditing.items import table
     from ..auditing.sampling import known_rows
     from ..outputs import check_no_links
-    from ..runfolder import ANNOTATORS, AUDIT, FOLDS, ISSUES, LABELS, REPORT, VOTES, RunFolder
+    from ..runfolder import (
+        ANNOTATORS,
+        AUDIT,
+        FOLDS,
+        ISSUES,
+        LABELS,
+        REGIONS,
+        REPORT,
+        VOTES,
+        RunFolder,
+    )
     from .console import Bar, say
     from .runs import Run
     from .trained import load_model, run_inputs, same_encoder, training_data
@@ -208,12 +223,13 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
 
     if not run.is_dir():
         raise BadInput(f"{run} is a model without its data; give the folder of its run")
-    names = (ISSUES, AUDIT, REPORT, LABELS, FOLDS, ANNOTATORS, VOTES)
+    names = (ISSUES, AUDIT, REPORT, LABELS, FOLDS, ANNOTATORS, VOTES, REGIONS)
     check_no_links(run / name for name in names)
     clf, config = load_model(run)
     wanted.check(run, *run_inputs(config))
     found = training_data(run, config)
     wanted.check(*(found.paths or ()))
+    wanted.check_pixels(found)
     encoder = same_encoder(run, clf.encoder, config)
     history = Run.history(run, say)
     with Run.held(run), Bar(history) as bar:
@@ -223,6 +239,13 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
         def on_start(left: int) -> None:
             say(forecast(left, folds, history))
 
+        if found.data.y.dim() > 1:
+            from ..estimator.audits import audit_masks
+            from .pixels import write_pixels
+
+            masks = audit_masks(clf, found.data, folds, bar.show, encoder, run, on_start)
+            write_pixels(replace(masks, paths=found.paths), run)
+            return
         checked = known_rows(run, found.data)
         kept: Any = {"keep": run / FOLDS, "folder": run, "checked": checked}
         result = clf.audit_data(

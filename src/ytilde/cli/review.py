@@ -60,7 +60,7 @@ def review(
     found = training_data(run, config)
     check_outputs(outputs, found.paths or (), force)
     if found.data.y.dim() > 1:
-        raise BadInput("a review needs one label per row; pixel labels are not audited yet")
+        raise BadInput("a review needs one label per row; regions.csv has those of pixels")
     columns = found.schema.columns
     shown: dict[str, Any] = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
     shown["pictures"] = found.pictures
