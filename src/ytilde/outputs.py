@@ -188,7 +188,7 @@ KINDS: dict[str, Callable[[Path], bool]] = {
     "predictions": _table('index,(id,)?(path,)?predicted_label,predicted_prob(,"?prob_.*)?'),
     "labels": _is_labels,
     "issues": _table("index,(id,)?given_label,predicted_label,label_quality,is_label_issue,.*"),
-    "pixel issues": _table("index,label_quality,wrong_pixels,regions,is_label_issue(,path)?"),
+    "pixel issues": _table("index,label_quality,wrong_pixels,regions,is_label_issue,.*"),
     "regions": _table("index,top,left,bottom,right,pixels,given_label,predicted_label,.*"),
     "pixel audit": _has_keys("pictures", "noise_rate", "regions", "names"),
     "multi-label issues": _table("index,(id,)?label,given,predicted,p_wrong,label_quality,.*"),

@@ -48,7 +48,7 @@ class PixelAudit:
         issues: a row for every picture, the worst first: index, label_quality in [0, 1] (low =
             bad; 1 - the share of its labelled pixels that are expected to be wrong, in regions),
             wrong_pixels (expected, in regions), regions, is_label_issue (one of them covers 1 % of
-            the labelled pixels or more).
+            the labelled pixels or more), mean_p_wrong of its labelled pixels.
         regions: the suspicious regions, the largest expected error first: index (the picture),
             top, left, bottom, right (pixels, the last two exclusive), pixels, given_label,
             predicted_label and mean_p_wrong, over its pixels. It is not the probability that the
@@ -235,8 +235,10 @@ def audit_pixels(
             "index": row, "label_quality": 1 - expected / max(1, known[row].sum()),
             "wrong_pixels": expected, "regions": len(own),
             "is_label_issue": any(each["pixels"] >= LARGE * known[row].sum() for each in own),
+            "mean_p_wrong": float(wrong.sum() / max(1, known[row].sum())),
         })  # fmt: skip
-    issues = pd.DataFrame(pictures).sort_values(["label_quality", "index"], kind="stable")
+    order = {"label_quality": True, "mean_p_wrong": False, "index": True}
+    issues = pd.DataFrame(pictures).sort_values(list(order), ascending=list(order.values()))
     columns = ["index", "top", "left", "bottom", "right", "pixels", "given_label",
                "predicted_label", "mean_p_wrong"]  # fmt: skip
     table = pd.DataFrame(regions, columns=columns)
