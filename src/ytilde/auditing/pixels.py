@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from PIL import Image
 from scipy import ndimage
 from sklearn.isotonic import IsotonicRegression
 
@@ -162,25 +163,27 @@ class PixelAudit:
         write_text(Path(path), page.encode("utf-8", "replace").decode())
 
     def heat_map(self, row: int) -> NDArray[np.uint8]:
-        """A picture with its doubtful pixels tinted, uint8 [H, W, 3]; grey where there is none."""
+        """A picture in grey, its doubtful pixels in red, uint8 [H, W, 3]."""
         heat = self.maps[row].astype(np.float32)
         if self.images is None:
             base = np.full((*heat.shape, 3), 128.0)
         else:
-            base = np.asarray(picture_of(self.images, row).convert("RGB"), dtype=np.float32)
+            grey = picture_of(self.images, row).convert("L").convert("RGB")  # so that red shows
+            base = np.asarray(grey, dtype=np.float32)
         weight = np.clip(2 * heat - 0.5, 0, 1)[..., None] * 0.7  # from a p_wrong of 1/4 on
         return (base * (1 - weight) + TINT * weight).astype(np.uint8)
 
     def _picture(self, row: int, tinted: bool) -> str | None:
-        from PIL import Image
-
         if tinted:
             picture = Image.fromarray(self.heat_map(row))
         elif self.images is None:
             return None
         else:
             picture = picture_of(self.images, row).convert("RGB")
-        picture.thumbnail((SIDE, SIDE))
+        scale = SIDE / max(picture.size)
+        size = [max(1, round(scale * side)) for side in picture.size]
+        how = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BILINEAR
+        picture = picture.resize((size[0], size[1]), how)
         return data_address(encode(picture, "jpeg", quality=80), "jpeg")
 
 
