@@ -48,17 +48,15 @@ def test_chance_makes_few_duplicates_and_outliers(dim):
     assert sum(each.columns.get("is_outlier", np.zeros(1)).sum() for each in found) <= 2
 
 
-@pytest.mark.parametrize(("dim", "least"), [(3, 0.9), (5, 0.95), (20, 0.99)])
-def test_planted_outliers_come_first(dim, least):
+@pytest.mark.parametrize(("dim", "least", "found"), [(3, 0.85, 0.5), (5, 0.97, 0.8), (20, 1, 1)])
+def test_planted_outliers_come_first(dim, least, found):
     rng = np.random.default_rng(7)
-    inside = rng.normal(size=(980, dim))
-    side = np.sign(rng.normal(size=(20, dim)))
-    x = np.concatenate([inside, side * rng.uniform(3, 9, (20, dim))])
+    x = np.concatenate([rng.normal(size=(980, dim)), rng.uniform(-6, 6, (20, dim))])
     strange = np.arange(1000) >= 980
-    found = neighbourhood(x, np.arange(1000) % 2).columns
-    assert average_precision_score(strange, found["outlier_score"]) > least
-    flagged = found["is_outlier"]
-    assert strange[flagged].mean() > 0.95 and flagged[strange].mean() > 0.8
+    columns = neighbourhood(x, np.arange(1000) % 2).columns
+    assert average_precision_score(strange, columns["outlier_score"]) >= least
+    flagged = columns["is_outlier"]
+    assert strange[flagged].mean() > 0.95 and flagged[strange].mean() >= found
 
 
 def test_large_sets_of_copies_and_rows_without_a_label():
