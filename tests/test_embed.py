@@ -350,6 +350,11 @@ def test_two_columns_of_vectors_need_a_name():
     with pytest.raises(BadInput, match="name one of them with --features"):
         read(frame)
     assert read(frame, features="other").data.shape == (3,)
+    numbers = made_table().assign(weight=np.linspace(0, 1, 80))
+    with pytest.raises(BadInput, match="holds vectors, beside columns of numbers .weight."):
+        read(numbers)
+    assert read(numbers, features="vector").data.shape == (5,)
+    assert read(numbers, drop=["vector", "text", "id"]).data.shape == (1,)
     with pytest.raises(BadInput, match="no file 'none' with embeddings, and no column"):
         read(frame, features="none")
 

@@ -21,7 +21,8 @@ from .source import ReadOptions, Source
 
 
 def embedding_column(frame: pd.DataFrame, options: ReadOptions, what: str) -> Any:
-    """The column of vectors that the model sees: the one that is named, or the only one.
+    """The column of vectors that the model sees: the one that is named, or the only one that there
+    is to learn from.
 
     None: there is none, or a file holds them.
     """
@@ -39,6 +40,13 @@ def embedding_column(frame: pd.DataFrame, options: ReadOptions, what: str) -> An
         raise BadInput(
             f"There are several columns of vectors in {what} ({shorten_list(found)}); name one of "
             "them with --features."
+        )
+    numbers = [c for c in frame.columns if pd.api.types.is_numeric_dtype(frame[c])]
+    if found and numbers:
+        raise BadInput(
+            f"Column {found[0]!r} of {what} holds vectors, beside columns of numbers "
+            f"({shorten_list(numbers, 3)}); name it with --features to learn from it alone, or "
+            "leave it out with --drop."
         )
     return found[0] if found else None
 
