@@ -351,7 +351,7 @@ def test_two_columns_of_vectors_need_a_name():
         read(frame)
     assert read(frame, features="other").data.shape == (3,)
     numbers = made_table().assign(weight=np.linspace(0, 1, 80))
-    with pytest.raises(BadInput, match="holds vectors, beside columns of numbers .weight."):
+    with pytest.raises(BadInput, match=r"holds vectors, beside columns of numbers .weight."):
         read(numbers)
     assert read(numbers, features="vector").data.shape == (5,)
     assert read(numbers, drop=["vector", "text", "id"]).data.shape == (1,)
