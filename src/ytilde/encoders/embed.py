@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,7 +106,7 @@ def embed_part(
         item = read(row)
         return model.prepare(item) if pictures and item is not None else item
 
-    items = threads.map(prepare, numbers) if pictures else map(prepare, numbers)
+    items = _ahead(threads, prepare, numbers, 2 * batch_size) if pictures else map(prepare, numbers)
     vectors: dict[int, Tensor] = {}
     todo = zip(numbers, items, strict=True)
     while batch := list(islice(todo, batch_size)):
@@ -118,6 +118,17 @@ def embed_part(
     width = len(next(iter(vectors.values()))) if vectors else 0
     nothing = torch.full((width,), torch.nan)
     return torch.stack([vectors.get(row, nothing) for row in numbers])
+
+
+def _ahead(
+    threads: ThreadPoolExecutor, prepare: Reader, numbers: Sequence[int], size: int
+) -> Iterator[Any]:
+    """What `prepare` makes of these rows, in order, while the next `size` of them are made."""
+    later: list[Future[Any]] = []
+    for start in range(0, len(numbers), size):
+        now, later = later, [threads.submit(prepare, k) for k in numbers[start : start + size]]
+        yield from (each.result() for each in now)
+    yield from (each.result() for each in later)
 
 
 def file_reader(paths: Sequence[str]) -> Reader:
