@@ -18,7 +18,7 @@ from ..ids import own_texts
 from ..types import IGNORE
 from .arrays import load_npz
 from .labels import class_name
-from .probabilities import KINDS, id_column_of, matching_columns
+from .probabilities import KINDS, id_column_of, matching
 from .source import ReadOptions
 from .tables import load_table
 from .texts import file_texts
@@ -73,9 +73,9 @@ def read_multilabel(
     frame = load_table(path, ReadOptions())
     if not len(frame):
         raise BadInput(f"There are no rows in {path}.")
-    given, names = matching_columns(frame, label, path, "--label")
+    given, names = matching(list(frame.columns), label, path, "--label")
     rest = frame.drop(columns=given)
-    likely, classes = matching_columns(rest, pattern, path)
+    likely, classes = matching(list(rest.columns), pattern, path)
     if set(names) != set(classes):
         odd = sorted(set(names) ^ set(classes))
         raise BadInput(
