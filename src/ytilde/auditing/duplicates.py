@@ -60,8 +60,9 @@ def find_duplicates(x: NDArray[Any], y: Labels, near: Nearest) -> Duplicates:
 
 def _equal(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray]:
     """Pairs of equal rows, each with the first of its kind; and for each row another one, or -1."""
-    _, inverse, count = np.unique(x, axis=0, return_inverse=True, return_counts=True)
-    inverse = inverse.reshape(-1)
+    content = (hash(row.tobytes()) for row in x + 0)  # + 0: no -0.0, which equals 0.0
+    keys = np.fromiter(content, np.int64, len(x))
+    _, inverse, count = np.unique(keys, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")
     begin = np.cumsum(count) - count
     head = order[begin][inverse]  # the first row that is equal

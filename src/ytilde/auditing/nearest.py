@@ -26,8 +26,9 @@ class Nearest(NamedTuple):
 def nearest(x: NDArray[np.float32]) -> Nearest:
     """The nearest rows of x [N, D] by Euclidean distance, never the row itself."""
     n = len(x)
-    whole = n <= REFERENCE
-    sample = np.random.default_rng(0).choice(n, min(n, REFERENCE), replace=False)
+    most = int(min(REFERENCE, max(2_000, 4e9 / n)))
+    whole = n <= most
+    sample = np.random.default_rng(0).choice(n, min(n, most), replace=False)
     keys = np.arange(n) if whole else np.sort(sample)
     z = torch.from_numpy(np.ascontiguousarray(x))
     z = z - z.mean(0)
