@@ -70,6 +70,7 @@ def setup(app):
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("config-inited", lambda app, config: pages.main(), priority=1)
     app.connect("source-read", _name_other_pages)
+    app.connect("env-get-outdated", lambda *given: ["index"])  # it depends on what pages there are
     app.connect("autodoc-process-docstring", _escape, priority=1)
     app.connect("build-finished", _mend)
 
