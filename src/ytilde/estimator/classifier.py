@@ -27,6 +27,8 @@ from . import audits, files
 from .inputs import check_annotations, check_inputs, check_training, check_weights
 from .training import train
 
+COUNTED = 2_000_000  # rows that the class-level T is estimated from
+
 
 class Classifier(ClassifierMixin, BaseEstimator):
     """A classifier that survives wrong labels, and knows which ones they are.
@@ -339,8 +341,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _posteriors(self, data: Data) -> tuple[Tensor, NDArray[np.bool_]]:
         trainer = self._trainer()
         probs = trainer.map(lambda batch: self.method_.predict_proba(batch.x), data)
-        unread, rows = trainer.feed.unreadable, range(len(data))
-        found = np.array([bool(unread) and row_name(data.x, row) in unread for row in rows])
+        found, unread = np.zeros(len(data), dtype=bool), trainer.feed.unreadable
+        if unread:
+            found[:] = [row_name(data.x, row) in unread for row in range(len(data))]
         return probs, found
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -433,7 +436,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         probs, unreadable_rows = self._posteriors(data)
         if answers is not None:
             answers |= {"probs": probs.float().cpu().numpy(), "unreadable_rows": unreadable_rows}
-        return confident_joint(probs, data.y.to(probs.device)).T.float().cpu()
+        step = -(-len(data) // COUNTED)
+        return confident_joint(probs[::step], data.y[::step].to(probs.device)).T.float().cpu()
 
     # ---- auditing -----------------------------------------------------------------------------
 
