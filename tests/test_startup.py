@@ -44,10 +44,11 @@ def loaded(*words):
     [
         "--help", "--version", "", "fit --help", "predict --help", "audit --help", "review --help",
         "relabel --help", "export --help", "diagnose --help", "noise --help", "pretrain --help",
-        "data --help", "methods --help", "demo --help", "bench --help", "bench run --help",
-        "bench report --help", "fti", "predict", "predict --bogus", "diagnose a --rows many",
-        "review a --port 99999", "bench run --workers 0", "fit a --method elrr",
-        "fit a --epohcs 3", "fit a --method=auto --lamda 3", "fit a --method elr --tau=0.5",
+        "embed --help", "data --help", "methods --help", "demo --help", "bench --help",
+        "bench run --help", "bench report --help", "fti", "predict", "predict --bogus",
+        "diagnose a --rows many", "review a --port 99999", "bench run --workers 0",
+        "fit a --method elrr", "fit a --epohcs 3", "fit a --method=auto --lamda 3",
+        "fit a --method elr --tau=0.5",
     ],
 )  # fmt: skip
 def test_help_and_wrong_flags_load_no_library(words):

@@ -27,6 +27,8 @@ ISSUES = "issues.csv"
 REPORT = "report.html"
 LABELS = "labels.csv"
 AUDIT = "audit.json"
+REGIONS = "regions.csv"  # of pixel labels: the suspicious regions
+ROWS = "row_issues.csv"  # of several labels a row: how sure it is that one is wrong
 ANNOTATORS = "annotators.csv"  # of several annotators: how good each is, and each vote
 VOTES = "votes.csv"
 FOLDS = "audit.safetensors"  # what the folds of an audit said
@@ -44,7 +46,7 @@ ENCODER = "encoder.safetensors"  # of a pre-training
 _EXACT = (
     CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
     ANNOTATORS, VOTES, SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")),
-    METHODS, RACE,
+    METHODS, RACE, ROWS, REGIONS,
 )  # fmt: skip
 _STATE = (  # what a trainer leaves, in a run or in the folder of a pre-training
     "|".join(map(re.escape, (UNREADABLE, *CHECKPOINTS)))

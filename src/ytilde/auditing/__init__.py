@@ -11,7 +11,9 @@ from .baselines import (
     small_loss,
 )
 from .context import ReportContext
+from .multilabel import MultiLabelAudit, audit_multilabel
 from .notes import NOTE_OUT_OF_FOLD, NOTE_WEAK, unlabelled, weakness
+from .pixels import PixelAudit, audit_pixels
 
 __all__ = [
     "BASELINES",
@@ -19,8 +21,12 @@ __all__ = [
     "NOTE_WEAK",
     "Audit",
     "Estimate",
+    "MultiLabelAudit",
+    "PixelAudit",
     "ReportContext",
     "audit",
+    "audit_multilabel",
+    "audit_pixels",
     "aum",
     "confident_learning",
     "knn_vote",

@@ -33,6 +33,7 @@ from .context import ReportContext
 from .crowd import judge_votes
 from .inputs import Array, as_numpy, check_features, check_labels, check_transition
 from .issues import issue_columns, issues_frame, worst_first, write_issues
+from .neighbourhood import neighbourhood
 from .notes import NOTE_ASSUMPTION, notes
 from .panel import panel
 from .passes import Table, audit_table
@@ -71,7 +72,8 @@ class Audit:
             given_label, predicted_label, label_quality in [0, 1] (low = bad), is_label_issue; and
             predicted_prob (of the predicted label), p_wrong, ambiguity in [0, 1] (two classes tie),
             runner_up_label and runner_up_prob: the likeliest class beside the given and the
-            predicted one, or, of two classes, the other.
+            predicted one, or, of two classes, the other. With features also near_duplicate (a row,
+            -1 = none), duplicate_set, is_duplicate_conflict, outlier_score in [0, 1), is_outlier.
         noise_rate: the share of wrong labels; `.low` and `.high` are its 95 % interval.
         num_errors: the number of wrong labels, likewise.
         transition: T[i, j] = P(given j | true i), rows sum to 1, [K, K].
@@ -381,9 +383,15 @@ def audit(
         return _audit_votes(p, annotations, names, checked, drawn)
     given, names = check_labels(y, p, names)
     rows = np.flatnonzero(given != IGNORE)
-    judges = () if features is None else panel(check_features(features, len(p)), given, p.shape[1])
+    if features is None:
+        evidence = Evidence(p, given, rows, check_transition(transition, p), ())
+        return _judged(evidence, names, checked, drawn)
+    seen = check_features(features, len(p))
+    judges = panel(seen, given, p.shape[1])
     evidence = Evidence(p, given, rows, check_transition(transition, p), judges)
-    return _judged(evidence, names, checked, drawn)
+    found, beside = _judged(evidence, names, checked, drawn), neighbourhood(seen, given)
+    told = [*found.notes, *beside.notes]
+    return replace(found, issues=found.issues.assign(**beside.columns), notes=told)
 
 
 def audit_files(

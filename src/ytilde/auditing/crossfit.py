@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import KFold, StratifiedKFold
 from torch import Tensor
 
 from .. import checkpoint
@@ -51,7 +51,7 @@ class Folds:
     def ended(self, number: int) -> bool:
         return self._path(number).exists()
 
-    def load(self, number: int, shape: tuple[int, int]) -> Probs | None:
+    def load(self, number: int, shape: tuple[int, ...]) -> Probs | None:
         """What a fold said before the audit was stopped; a damaged file is none, and is named."""
 
         def fits(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bool:
@@ -78,6 +78,8 @@ class Folds:
 
 
 def check_folds(labels: NDArray[Any], folds: int) -> None:
+    if labels.ndim > 1:  # of pixels: pictures are cut into folds
+        labels = np.zeros(len(labels), dtype=np.int64)
     most = np.bincount(labels[labels != IGNORE], minlength=2).max()
     if not 2 <= folds <= most:
         raise BadInput(
@@ -104,10 +106,11 @@ def out_of_fold(
     """
     labels = data.y.numpy()
     check_folds(labels, folds)
-    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    pixels = labels.ndim > 1
+    parts = (KFold if pixels else StratifiedKFold)(folds, shuffle=True, random_state=seed)
     with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-        cuts = list(parts.split(np.zeros(len(data)), labels))
+        cuts = list(parts.split(np.zeros(len(data)), None if pixels else labels))
 
     def show(record: Record, number: int) -> None:
         stage = f"fold {number} of {folds}: {record['stage']}"
@@ -116,11 +119,13 @@ def out_of_fold(
     on_start(folds - sum(kept.ended(k) for k in range(1, folds + 1)) if kept else folds)
     said: list[Probs] = []
     for number, (train, held) in enumerate(cuts, 1):
-        probs = kept.load(number, (len(held), data.num_classes)) if kept else None
+        shape = (len(held), *labels.shape[1:], data.num_classes)
+        probs = kept.load(number, shape) if kept else None
         if probs is None:
             folder = kept.training(number) if kept else None
             ask = fit(data.rows(torch.from_numpy(train)), partial(show, number=number), folder)
             probs = ask(data.rows(torch.from_numpy(held)))
+            probs = probs.astype(np.float16) if pixels else probs
             if kept:
                 kept.save(number, probs)
         said.append(probs)

@@ -29,7 +29,7 @@ def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, Arr
         y: labels [N]; rows with -1 are judged, but not asked.
         num_classes: K.
     """
-    x = _reduced(np.asarray(features).reshape(len(y), -1))
+    x = reduced(np.asarray(features).reshape(len(y), -1))
     known = np.flatnonzero(y != IGNORE)
     most = int(min(REFERENCE, max(2_000, 4e9 / len(y))))
     if len(known) > most:
@@ -37,7 +37,7 @@ def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, Arr
     return _votes(x, y, known, num_classes), _linear(x, y, known, num_classes)
 
 
-def _reduced(x: np.ndarray) -> NDArray[np.float32]:
+def reduced(x: np.ndarray) -> NDArray[np.float32]:
     """Standardised, and turned to the leading principal components where there are many columns."""
     scale = x.std(0, dtype=np.float64)
     z = ((x - x.mean(0, dtype=np.float64)) / np.where(scale > 0, scale, 1)).astype(np.float32)

@@ -14,6 +14,7 @@ from ..data import BadInput, which_rows
 from ..data.readers import TABLES, class_name, file_texts, label_column
 from ..files import check_no_stream, spreadsheet_safe, write_atomic, write_text
 from ..outputs import check_outputs
+from .labelling_exports import read_export
 
 COLUMNS = ("index", "label", "given_label")  # of labels.csv, from an audit or a review
 
@@ -31,7 +32,8 @@ def relabel(
 ) -> Relabelled:
     """Write the table with the labels of another file.
 
-    labels: written by `audit --fix-above` or `review --export`. A file of another table is refused:
+    labels: written by `audit --fix-above` or `review --export`, or exported by Label Studio or
+    Argilla from the tasks that `audit` wrote for them. A file of another table is refused:
     each row must have the label that is the given one there. Rows are found by their ids where
     the labels have them, and by their number else. A row whose label is empty there, a bad item of
     a review, is left out: it belongs to no class.
@@ -45,7 +47,9 @@ def relabel(
         raise BadInput(f"{out} must end in {source.suffix}, as {source} does")
     check_outputs([(out, "table")], [source, labels], force)
     values, column, position, separator = label_column(source, label)
-    wanted = _by_id(_read_labels(labels, len(values), str(source)), labels, source)
+    exported = read_export(labels)
+    read = _read_labels(labels, exported.labels if exported else None, len(values), str(source))
+    wanted = _by_id(read, labels, source)
     # in labels.csv a class has its name, made harmless for spreadsheets
     own = {v: str(spreadsheet_safe(class_name(v, str(source)))) for v in dict.fromkeys(values)}
     value_of = {name: value for value, name in own.items()}
@@ -74,10 +78,12 @@ def relabel(
     return Relabelled(len(values), len(new), len(left_out))
 
 
-def _read_labels(path: Path, rows: int, what: str) -> pd.DataFrame:
+def _read_labels(path: Path, exported: pd.DataFrame | None, rows: int, what: str) -> pd.DataFrame:
     check_no_stream(path)
     try:
-        found = pd.read_csv(path, dtype=str, keep_default_na=False)
+        found = exported
+        if found is None:
+            found = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         raise BadInput(f"{path} cannot be read ({error}).") from error
     if missing := [name for name in COLUMNS if name not in found.columns]:

@@ -10,7 +10,7 @@ import torch
 
 from ..annotators import choose, consensus
 from ..data import BadInput, plural, readers
-from ..data.readers import Source, read_votes
+from ..data.readers import Source, read_votes, table_columns
 from ..data.votes import Votes
 
 
@@ -18,14 +18,19 @@ def read_annotated(source: str, annotations: dict[str, Any], **options: Any) -> 
     """The inputs of a source, with votes; the labels are their consensus.
 
     annotations: the `path` of the votes and the columns `item`, `annotator` and `label`; options:
-    those of `readers.read`. A label column of the source itself is left out.
+    those of `readers.read`. A label column of the source itself is left out; `label` may
+    name it, or that of the votes.
     """
-    columns = {name: annotations[name] for name in ("item", "annotator", "label")}
-    votes = read_votes(annotations["path"], **columns)
-    found = readers.read(source, **options, label=None, labelled=False)
+    own = _own_label(annotations)
+    found = readers.read(source, **options, label=own, labelled=False)
+    if own is not None and found.schema.label != own:
+        raise BadInput(
+            f"There is no column {own!r} in {annotations['path']}, nor in {source}; name the "
+            "column of labels with --label."
+        )
     if found.data.y.dim() > 1:
         raise BadInput("annotations are labels of rows; labels of pixels have one annotator")
-    votes = votes.in_order_of(_row_names(found, votes), source)
+    votes = row_votes(found, annotations, source)
     method, names = choose(votes), list(votes.names)
     data = replace(
         found.data,
@@ -44,6 +49,23 @@ def read_annotated(source: str, annotations: dict[str, Any], **options: Any) -> 
     )
     notes = [*found.notes, *votes.notes, *told]
     return replace(found, data=data, schema=replace(found.schema, names=names), notes=notes)
+
+
+def row_votes(found: Source, annotations: dict[str, Any], source: str) -> Votes:
+    """The votes on the rows of a source; the items are called as the votes call them."""
+    columns = {name: annotations[name] for name in ("item", "annotator", "label")}
+    if _own_label(annotations):
+        columns["label"] = None
+    votes = read_votes(annotations["path"], **columns)
+    return votes.in_order_of(_row_names(found, votes), source)
+
+
+def _own_label(annotations: dict[str, Any]) -> str | None:
+    """The label column that is named, where it is one of the data and not of the votes."""
+    label, path = annotations["label"], Path(annotations["path"])
+    if label is None or not path.is_file() or path.suffix.lower() not in readers.TABLES:
+        return None
+    return None if label in table_columns(path) else label
 
 
 def _row_names(found: Source, votes: Votes) -> list[str]:

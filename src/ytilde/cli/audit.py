@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -13,20 +14,25 @@ from .flags import flag_of
 from .options import (
     DATA,
     OUTPUT,
+    Annotations,
+    Annotator,
     Backbone,
     CleanLabel,
     DataRoot,
     Drop,
     EncoderFile,
+    Features,
     Force,
     IdColumn,
     ImageColumn,
+    Item,
     Label,
     MethodName,
     Noise,
     Pretrain,
     Strict,
     TestData,
+    votes_asked,
 )
 
 if TYPE_CHECKING:
@@ -36,10 +42,11 @@ if TYPE_CHECKING:
 
 OF_DATA = {  # options that say how to read or to train, by the name of their parameter
     "label": "--label", "clean_label": "--clean-label", "image_column": "--image-column",
-    "drop": "--drop", "id_column": "--id", "test": "--test", "noise_text": "--noise",
-    "data_root": "--data-root", "strict": "--strict", "method": "--method",
+    "drop": "--drop", "id_column": "--id", "features": "--features", "test": "--test",
+    "noise_text": "--noise", "data_root": "--data-root", "strict": "--strict", "method": "--method",
     "backbone": "--backbone", "encoder": "--encoder", "pretrain": "--pretrain",
     "out_folder": "--out", "probabilities": "--probabilities", "ray": "--ray",
+    "annotations": "--annotations", "item": "--item", "annotator": "--annotator",
 }  # fmt: skip
 OF_PROBABILITIES = ("label", "id_column", "out_folder", "probabilities", "ray")
 
@@ -61,6 +68,12 @@ class Wanted(NamedTuple):
         outputs += [(self.argilla, "argilla")] if self.argilla else []
         check_outputs(outputs, inputs, self.force)
 
+    def check_pixels(self, found: Source) -> None:
+        """Refuse what there is not for labels of pixels."""
+        asked = self.fix_above is not None or self.label_studio or self.argilla
+        if found.data.y.dim() > 1 and asked:
+            raise BadInput("of pixel labels regions.csv says where to look; leave out the others")
+
 
 def audit(
     ctx: typer.Context,
@@ -73,7 +86,11 @@ def audit(
     image_column: ImageColumn = None,
     drop: Drop = None,
     id_column: IdColumn = None,
+    features: Features = None,
     test: TestData = None,
+    annotations: Annotations = None,
+    item: Item = None,
+    annotator: Annotator = None,
     noise_text: Noise = None,
     data_root: DataRoot = None,
     strict: Strict = False,
@@ -81,7 +98,8 @@ def audit(
         str | None,
         typer.Option(
             help="columns of a table that hold a model's probabilities, e.g. 'p_*', the star being "
-            "the class, or one column of lists; nothing is trained",
+            "the class, or one column of lists; nothing is trained. With --label 'y_*' several "
+            "labels a row are judged",
             rich_help_panel=DATA,
         ),
     ] = None,
@@ -148,7 +166,11 @@ def audit(
         _refuse(
             given, ctx.args, OF_PROBABILITIES, "probabilities are given, and nothing is trained"
         )
-        if ray or Path(source).is_dir() or (out_folder and out_folder.suffix == ".parquet"):
+        if _several_labels(source, label, wanted):
+            from .multilabel import audit_matrix
+
+            audit_matrix(source, probabilities, str(label), id_column, out_folder, force)
+        elif ray or Path(source).is_dir() or (out_folder and out_folder.suffix == ".parquet"):
             _audit_files(source, probabilities, label, id_column, out_folder, ray, wanted)
         else:
             _audit_probabilities(source, probabilities, label, id_column, out_folder, wanted)
@@ -159,13 +181,17 @@ def audit(
     if not (run / CONFIG).exists() and run.suffix != ".safetensors":
         from .training import FitRequest, train_run
 
+        voted = votes_asked(annotations, item, annotator, label, noise_text)
+        label = None if voted else label  # `read_annotated` finds out whose column it is
         asked = FitRequest(
             source, label, clean_label, image_column, drop, id_column, test, noise_text, None,
             data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force,
+            voted, features,
         )  # fmt: skip
 
         def check(found: Source) -> None:
             _check_data(found, folds)
+            wanted.check_pixels(found)
             wanted.check(*(found.paths or ()))
 
         run = train_run(asked, goes_on=True, check=check)
@@ -174,6 +200,16 @@ def audit(
             given, ctx.args, (), f"{run} is a run, which was read and trained as its config says"
         )
     _audit_run(run, folds, wanted)
+
+
+def _several_labels(source: str, label: str | None, wanted: Wanted) -> bool:
+    """Does --label mean several columns, or a matrix?"""
+    from ..data.readers import is_multilabel
+
+    several = is_multilabel(source, label)
+    if several and (wanted.fix_above is not None or wanted.label_studio or wanted.argilla):
+        raise BadInput("of several labels a row issues.csv says which to take away or add")
+    return several
 
 
 def _refuse(given: list[str], words: list[str], fitting: tuple[str, ...], why: str) -> None:
@@ -186,10 +222,7 @@ def _refuse(given: list[str], words: list[str], fitting: tuple[str, ...], why: s
 def _check_data(found: Source, folds: int) -> None:
     """Refuse before training what an audit would refuse after it."""
     from ..auditing.crossfit import check_folds
-    from ..estimator.audits import ONE_LABEL
 
-    if found.data.y.dim() > 1:
-        raise BadInput(ONE_LABEL)
     if folds:
         check_folds(found.data.y.numpy(), folds)
 
@@ -199,7 +232,17 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
     from ..auditing.items import table
     from ..auditing.sampling import known_rows
     from ..outputs import check_no_links
-    from ..runfolder import ANNOTATORS, AUDIT, FOLDS, ISSUES, LABELS, REPORT, VOTES, RunFolder
+    from ..runfolder import (
+        ANNOTATORS,
+        AUDIT,
+        FOLDS,
+        ISSUES,
+        LABELS,
+        REGIONS,
+        REPORT,
+        VOTES,
+        RunFolder,
+    )
     from .console import Bar, say
     from .runs import Run
     from .trained import load_model, run_inputs, same_encoder, training_data
@@ -207,12 +250,13 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
 
     if not run.is_dir():
         raise BadInput(f"{run} is a model without its data; give the folder of its run")
-    names = (ISSUES, AUDIT, REPORT, LABELS, FOLDS, ANNOTATORS, VOTES)
+    names = (ISSUES, AUDIT, REPORT, LABELS, FOLDS, ANNOTATORS, VOTES, REGIONS)
     check_no_links(run / name for name in names)
     clf, config = load_model(run)
     wanted.check(run, *run_inputs(config))
     found = training_data(run, config)
     wanted.check(*(found.paths or ()))
+    wanted.check_pixels(found)
     encoder = same_encoder(run, clf.encoder, config)
     history = Run.history(run, say)
     with Run.held(run), Bar(history) as bar:
@@ -222,6 +266,13 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
         def on_start(left: int) -> None:
             say(forecast(left, folds, history))
 
+        if found.data.y.dim() > 1:
+            from ..estimator.audits import audit_masks
+            from .pixels import write_pixels
+
+            masks = audit_masks(clf, found.data, folds, bar.show, encoder, run, on_start)
+            write_pixels(replace(masks, paths=found.paths), run)
+            return
         checked = known_rows(run, found.data)
         kept: Any = {"keep": run / FOLDS, "folder": run, "checked": checked}
         result = clf.audit_data(
@@ -233,6 +284,8 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
         context = result.context
         context.history, context.paths, context.title = history, found.paths, str(run)
         context.ids, context.texts = found.ids, found.texts
+        if found.pictures is not None:  # the model saw embeddings of them
+            context.images, context.rows = found.pictures, None
         if context.rows is not None and context.texts is None:
             context.rows = table(context.rows, found.schema.columns)
         _write(result, run, config, wanted)

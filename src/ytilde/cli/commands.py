@@ -15,6 +15,7 @@ from .console import Interrupted, say
 from .data import data
 from .demo import demo
 from .diagnose import diagnose
+from .embed import embed
 from .export import export
 from .fit import FitCommand, fit
 from .flags import docstring
@@ -72,10 +73,11 @@ GROUPED: dict[Any, Any] = {
     fit: {"cls": FitCommand, "context_settings": EXTRA},
     audit: {"cls": FitCommand, "context_settings": EXTRA},
     pretrain: {"cls": GroupedCommand, "context_settings": EXTRA},
+    embed: {"cls": GroupedCommand},
 }
 COMMANDS = (
-    fit, predict, audit, review, relabel, consensus, export, diagnose, noise, pretrain, data,
-    methods,
+    fit, predict, audit, review, relabel, consensus, export, diagnose, noise, pretrain, embed,
+    data, methods,
 )  # fmt: skip
 for command in (*COMMANDS, demo):
     app.command(command.__name__, help=docstring(command), **GROUPED.get(command, {}))(command)

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .console import make_table, say, show
-from .options import CleanLabel, DataRoot, Drop, Force, IdColumn, ImageColumn, Label, Noise, Source
+from .options import (
+    CleanLabel,
+    DataRoot,
+    Drop,
+    Features,
+    Force,
+    IdColumn,
+    ImageColumn,
+    Label,
+    Noise,
+    Source,
+)
 
 if TYPE_CHECKING:
     from ..auditing import Audit
@@ -24,6 +35,7 @@ def diagnose(
     seed: Annotated[int, typer.Option(help="seed for all random draws")] = 0,
     image_column: ImageColumn = None,
     id_column: IdColumn = None,
+    features: Features = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="json to write")] = None,
     data_root: DataRoot = None,
     force: Force = False,
@@ -38,9 +50,10 @@ def diagnose(
     from .reading import corrupt, input_paths, read_source, say_noise
 
     outputs = [(out_file, "diagnosis")] if out_file else []
-    check_outputs(outputs, input_paths(source, data_root), force)
+    check_outputs(outputs, input_paths(source, data_root, features), force)
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
-    given = read_source(source, data_root, id_column=id_column, **read)
+    how = {"id_column": id_column, "features": features}
+    given = read_source(source, data_root, **how, **read)
     check_outputs(outputs, given.paths or (), force)
     data, noise_summary = corrupt(given.data, noise_text, Recipe(seed=seed))
     result = diagnose_data(data, most=rows, seed=seed)

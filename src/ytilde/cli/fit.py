@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import BadInput
 from . import console
 from .flags import method_help, recipe_help, refuse_mistyped
 from .options import (
@@ -24,6 +22,7 @@ from .options import (
     DataRoot,
     Drop,
     EncoderFile,
+    Features,
     GroupedCommand,
     IdColumn,
     ImageColumn,
@@ -36,6 +35,7 @@ from .options import (
     Source,
     Strict,
     TestData,
+    votes_asked,
 )
 
 
@@ -67,6 +67,7 @@ def fit(
     image_column: ImageColumn = None,
     drop: Drop = None,
     id_column: IdColumn = None,
+    features: Features = None,
     test: TestData = None,
     annotations: Annotations = None,
     item: Item = None,
@@ -104,23 +105,11 @@ def fit(
 
     console.quiet = parallel.join().rank > 0
     ctx.call_on_close(parallel.leave)
-    voted = _annotations(annotations, item, annotator, label, noise_text)
+    voted = votes_asked(annotations, item, annotator, label, noise_text)
     label = None if voted else label  # it is then a column of the votes
     asked = FitRequest(
         source, label, clean_label, image_column, drop, id_column, test, noise_text, task,
         data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted,
+        features,
     )  # fmt: skip
     train_run(asked, resume=resume)
-
-
-def _annotations(
-    path: Path | None, item: str | None, annotator: str | None, label: str | None, noise: str | None
-) -> dict[str, str | None] | None:
-    """Where the votes are, as a run remembers it."""
-    if path is None:
-        if item or annotator:
-            raise BadInput("--item and --annotator are columns of the votes; give --annotations")
-        return None
-    if noise:
-        raise BadInput("--noise corrupts one label a row; votes are wrong enough, leave it out")
-    return {"path": str(path), "item": item, "annotator": annotator, "label": label}

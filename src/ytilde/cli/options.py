@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from ..errors import BadInput
+
 DATA, METHOD, TRAINING, OUTPUT = "Data", "Method", "Training", "Output"  # groups of `--help`
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -42,6 +44,15 @@ IdColumn = Annotated[
         "--id",
         help="column that identifies the rows, copied to every output; none: there is no such "
         "column",
+        rich_help_panel=DATA,
+    ),
+]
+Features = Annotated[
+    str | None,
+    typer.Option(
+        "--features",
+        help="embeddings that the model sees instead of the rows: npy, npz, parquet or csv, as "
+        "`ytilde embed` makes them, or the table's column of vectors",
         rich_help_panel=DATA,
     ),
 ]
@@ -126,6 +137,19 @@ Force = Annotated[
         "--force", help="replace an existing file, whatever wrote it", rich_help_panel=OUTPUT
     ),
 ]
+
+
+def votes_asked(
+    path: Path | None, item: str | None, annotator: str | None, label: str | None, noise: str | None
+) -> dict[str, str | None] | None:
+    """Where the votes are, as a run remembers it."""
+    if path is None:
+        if item or annotator:
+            raise BadInput("--item and --annotator are columns of the votes; give --annotations")
+        return None
+    if noise:
+        raise BadInput("--noise corrupts one label a row; votes are wrong enough, leave it out")
+    return {"path": str(path), "item": item, "annotator": annotator, "label": label}
 
 
 class GroupedCommand(TyperCommand):

@@ -9,12 +9,13 @@ import typer
 
 from ..errors import plural
 from .console import say
-from .options import DataRoot, Force, Source
+from .options import DataRoot, Features, Force, Source
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="run folder or model file")],
     source: Source,
+    features: Features = None,
     out_file: Annotated[Path, typer.Option("--out", help="csv to write")] = Path("predictions.csv"),
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="add a column for each class, prob_CLASS")
@@ -34,17 +35,20 @@ def predict(
     from .trained import load_model, run_inputs, schema_of
 
     outputs = [(out_file, "predictions")]
-    check_outputs(outputs, input_paths(source, data_root, run), force)
+    check_outputs(outputs, input_paths(source, data_root, run, features), force)
     clf, config = load_model(run)
     check_outputs(outputs, run_inputs(config), force)
     schema = schema_of(config) or clf.schema_
-    found = read_source(source, data_root, schema=schema, split=split, labelled=False, strict=False)
+    how = {"labelled": False, "strict": False, "features": features}
+    found = read_source(source, data_root, schema=schema, split=split, **how)
     check_outputs(outputs, found.paths or (), force)
     probs, unreadable_rows = clf.predict_data(found.data)
+    unread = int(unreadable_rows.sum())
+    unreadable_rows[list(found.missing)] = True
     shown = {"given": False, "probabilities": probabilities}
     write_predictions(out_file, found, clf.classes_, probs, unreadable_rows, **shown)
-    unread = int(unreadable_rows.sum())
     if unread:
         first = row_name(found.data.x, int(unreadable_rows.argmax()))
         say(f"note: no label for {plural(unread, 'unreadable image')}, the first {first}")
-    say(f"{plural(len(probs) - unread, 'prediction')} written to {out_file}")
+    predicted = len(probs) - int(unreadable_rows.sum())
+    say(f"{plural(predicted, 'prediction')} written to {out_file}")

@@ -19,6 +19,14 @@ def review(
         Path | None,
         typer.Option(help="csv to write: the labels as decided so far; the page is not opened"),
     ] = None,
+    export_votes: Annotated[
+        Path | None,
+        typer.Option(
+            help="csv to write: all votes, and the decisions as those of one more annotator; the "
+            "page is not opened"
+        ),
+    ] = None,
+    annotator: Annotated[str, typer.Option(help="what this annotator is called in it")] = "review",
     sample: Annotated[
         int | None,
         typer.Option(
@@ -36,13 +44,15 @@ def review(
     With the keyboard; every decision is saved at once.
     """
     from ..auditing import review as reviewing
+    from ..files import write_csv
     from ..outputs import check_no_links, check_outputs
     from ..runfolder import REVIEW, SAMPLE
-    from .trained import load_config, run_inputs, say_relabel, training_data
+    from .trained import load_config, run_inputs, say_relabel, training_data, training_votes
 
-    if sample is not None and export is not None:
-        raise BadInput("--sample opens the page and --export does not; give one of them")
+    if sample is not None and (export or export_votes):
+        raise BadInput("--sample opens the page and an export does not; give one of them")
     outputs = [(export, "labels")] if export else []
+    outputs += [(export_votes, "review votes")] if export_votes else []
     check_outputs(outputs, [run], force)
     check_no_links([run / REVIEW, run / SAMPLE])
     config = load_config(run)
@@ -50,9 +60,10 @@ def review(
     found = training_data(run, config)
     check_outputs(outputs, found.paths or (), force)
     if found.data.y.dim() > 1:
-        raise BadInput("a review needs one label per row; pixel labels are not audited yet")
+        raise BadInput("a review needs one label per row; regions.csv has those of pixels")
     columns = found.schema.columns
     shown: dict[str, Any] = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
+    shown["pictures"] = found.pictures
     session = reviewing.Review(run, found.data, columns=columns, sample=sample, **shown)
     if export is not None:
         written = reviewing.export(session, export)
@@ -62,6 +73,18 @@ def review(
             say(f"{plural(written.bad, 'bad item')}: the label is left empty there")
         if written.changed or written.bad:
             say_relabel(config, export)
+    if export_votes is not None:
+        votes = training_votes(found, config)
+        told = reviewing.review_votes(session, votes, annotator)
+        write_csv(export_votes, told.table)
+        say(f"{plural(len(told.table), 'vote')} written to {export_votes}, {told.votes} by review")
+        if told.not_looked_at:
+            say(
+                f"note: no vote for {told.not_looked_at} suggestions that were accepted all at once"
+            )
+        words = f"{quote(config['source'])} --annotations {quote(str(export_votes))}"
+        say(f"next: ytilde audit {words}")
+    if outputs:
         return
     reviewing.serve(session, port, _say_address)
     done = session.progress()

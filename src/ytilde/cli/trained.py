@@ -8,14 +8,16 @@ from shlex import quote
 from typing import Any
 
 from .. import __version__
+from ..auditing.review import given_votes
 from ..data import BadInput, readers
 from ..data.ids import NONE
+from ..data.votes import Votes
 from ..encoders.encoder import Encoder
 from ..engine import Recipe
 from ..estimator import Classifier
 from ..hashing import hash_of
 from ..runfolder import MODEL
-from .annotated import read_annotated
+from .annotated import read_annotated, row_votes
 from .console import say
 from .reading import corrupt, input_paths
 from .runs import Run
@@ -41,6 +43,8 @@ def load_model(run: Path) -> tuple[Classifier, dict[str, Any]]:
 def load_config(run: Path) -> dict[str, Any]:
     """What a run was asked for; refused where another version of ytilde wrote it otherwise."""
     config = Run.config(run)
+    if config.get("multilabel"):
+        raise BadInput(f"{run} audits several labels a row: its issues.csv says which are wrong")
     try:
         for key in ("source", "data_root", "label", "clean_label", "image_column", "noise"):
             config[key]
@@ -67,6 +71,7 @@ def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
         "data_root": from_start(config["data_root"], config),
         "drop": config.get("drop") or (),
         "id_column": ids,
+        "features": from_start(config.get("features"), config),
         **{key: config[key] for key in ("clean_label", "image_column")},
     }
     assert source is not None
@@ -86,12 +91,22 @@ def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
     return replace(found, data=data)
 
 
+def training_votes(found: readers.Source, config: dict[str, Any]) -> Votes:
+    """The votes on what a run was trained on; one label a row is a vote too."""
+    if votes := config.get("annotations"):
+        votes = votes | {"path": from_start(votes["path"], config)}
+        return row_votes(found, votes, config["source"])
+    names = found.ids or [str(row) for row in range(len(found.data))]
+    return given_votes(found.data, names)
+
+
 def run_inputs(config: dict[str, Any]) -> list[Path]:
     """The files that a run was trained on."""
     keys = ("source", "test", "encoder", "data_root")
     source, test, encoder, root = (from_start(config.get(key), config) for key in keys)
     votes = from_start((config.get("annotations") or {}).get("path"), config)
-    return input_paths(source or "", Path(root) if root else None, test, encoder, votes)
+    seen = from_start(config.get("features"), config)
+    return input_paths(source or "", Path(root) if root else None, test, encoder, votes, seen)
 
 
 def load_encoder(path: str | Path | None) -> tuple[Encoder | None, str | None]:

@@ -63,6 +63,7 @@ class FitRequest:
     out_folder: Path | None
     force: bool
     annotations: dict[str, str | None] | None = None  # votes: their path, and their columns
+    features: str | None = None  # a file of embeddings, or the column of them
 
 
 def train_run(
@@ -89,7 +90,7 @@ def train_run(
     resume = resume or (goes_on and _has_run(out_folder) and not asked.force)
     begun = Run.config(out_folder) if resume and out_folder and _has_run(out_folder) else None
     ids = "none" if begun and "id_column" not in begun else asked.id_column  # 0.1: as features
-    how: dict[str, Any] = {"strict": asked.strict, "id_column": ids}
+    how: dict[str, Any] = {"strict": asked.strict, "id_column": ids, "features": asked.features}
     voted = asked.annotations
     found = read_source(source, asked.data_root, annotations=voted, **how, **read)
     data = found.data
@@ -99,7 +100,8 @@ def train_run(
         say(f"data: {class_sizes(data)}")
     _check_task(asked.task, data, source)
     check(found)
-    test_data = _test_data(source, asked.test, asked.data_root, data.names, found.schema, read)
+    seen = read | {"features": asked.features}
+    test_data = _test_data(source, asked.test, asked.data_root, data.names, found.schema, seen)
     settings |= _as_begun(begun, settings)
     recipe = default_recipe(data.shape, len(data), data.y.dim() > 1, seed=seed, **settings)
     corrupted, noise_summary = corrupt(data, asked.noise, recipe)
@@ -116,11 +118,13 @@ def train_run(
         "realised_noise": noise_summary, "started_in": str(Path.cwd()),
     }  # fmt: skip
     config |= {"annotations": voted} if voted else {}
+    config |= {"features": asked.features} if asked.features else {}
     folder = out_folder or default_folder(f"{Path(source).stem}-{method}", goes_on and config)
     resume = resume or (goes_on and not out_folder and _has_run(folder))
     paths = [value for value in fields.values() if isinstance(value, str)]
     paths += [word.removeprefix("weights=") for word in asked.backbone.replace(":", ",").split(",")]
     paths += [str(voted["path"])] if voted else []
+    paths += [asked.features] if asked.features else []
     inputs = input_paths(source, asked.data_root, asked.test, asked.encoder, *paths)
     with Run.open(folder, config, resume=resume, force=asked.force, inputs=inputs) as run:
         stop_on_sigterm(GOES_ON if goes_on else RESUME)
@@ -136,12 +140,13 @@ def train_run(
                     run.log(record)
                 bar.show(record)
 
-            of_table = found.schema.columns or found.schema.image_column
+            in_file = asked.features and not found.schema.features
+            of_table = found.schema.columns or found.schema.image_column or found.schema.features
             try:
                 trainer = clf.fit_data(
                     corrupted,
                     recipe=recipe,
-                    schema=found.schema if of_table else None,
+                    schema=found.schema if of_table and not in_file else None,
                     encoder=encoder,
                     answers=answers,
                     folder=folder,
@@ -223,7 +228,7 @@ def _test_data(
     """The test data with its true labels: what --test names, or a named set's own test split."""
     if test:
         data = read_source(test, root, names=names, schema=schema, **read).data
-    elif source in datasets.NAMES:
+    elif source in datasets.NAMES and not read["features"]:
         data = readers.read(source, data_root=root, split="test").data
     else:
         return None

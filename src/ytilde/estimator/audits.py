@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,11 @@ from torch import Tensor, nn
 
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
 from ..auditing.crossfit import FoldFit, Folds, Probs, kept_or_made, out_of_fold, single_rows
+from ..auditing.pixels import PixelAudit, audit_pixels
 from ..auditing.sampling import Reviewed
 from ..auditing.similar import Features, standardised
 from ..data import IGNORE, BadInput, Batch, Data, few
-from ..data.images import without_unreadable
+from ..data.images import unreadable, without_unreadable
 from ..data.readers import fingerprint
 from ..data.votes import Votes
 from ..encoders.encoder import Encoder
@@ -37,7 +39,11 @@ if TYPE_CHECKING:
     from .classifier import Classifier
 
 COARSE = 14  # pixels a side that a picture keeps for its neighbours and the linear model
-ONE_LABEL = "an audit needs one label per row; pixel labels are not audited yet"
+ONE_LABEL = (
+    "an audit needs one label per row; for those of pixels give out-of-fold probabilities to "
+    "ytilde.auditing.audit_pixels, or use `ytilde audit`"
+)
+PIXELS = 4 * 10**9  # bytes of the probabilities of all pixels, at two bytes each
 
 
 def audit_rows(
@@ -95,7 +101,7 @@ def audit_data(
     folder: Path | None,
     on_start: Callable[[int], None],
 ) -> Audit:
-    """The audit of a Data."""
+    """The audit of a Data with one label a row."""
     if data.y.dim() > 1:
         raise BadInput(ONE_LABEL)
     data, unread = without_unreadable(data)
@@ -138,6 +144,39 @@ def audit_data(
     return found
 
 
+def audit_masks(
+    clf: Classifier,
+    data: Data,
+    folds: int,
+    on_record: Callable[[Record], None],
+    encoder: Encoder | None,
+    folder: Path,
+    on_start: Callable[[int], None],
+) -> PixelAudit:
+    """The audit of a Data with labels of pixels."""
+    if data.y.numel() * data.num_classes * 2 > PIXELS:
+        raise BadInput(
+            f"the probabilities of {len(data)} pictures of {tuple(data.y.shape[1:])} pixels do not "
+            "fit into memory; audit fewer or smaller pictures at a time"
+        )
+    lost = unreadable(data.x)
+    unread = [f"Left out because unreadable: {int(lost.sum())} images."] if lost.any() else []
+    data = replace(data, y=data.y.masked_fill(lost[:, None, None], IGNORE))
+    if folds == 0:
+        probs = clf.predict_proba(data).astype(np.float16)
+        notes = ["In-sample: the model that judged the labels was trained on them."]
+    else:
+        seed = clf.random_state if isinstance(clf.random_state, int) else 0
+        kept = Folds(folder, _key(clf, data, folds, encoder))
+        fit = _fold_fit(clf, data, encoder or clf._load_encoder())
+        probs = out_of_fold(data, folds, seed, fit, on_record, kept, on_start)
+        kept.clear()
+        notes = kept.notes
+    found = audit_pixels(probs, data.y, names=data.names, images=data.x)
+    found.notes.extend([*notes, *unread])
+    return found
+
+
 def _inputs(data: Data) -> np.ndarray:
     """What neighbours and a linear model judge by: values, or coarse pixels, never anything that a
     network learnt from these labels."""
@@ -145,7 +184,7 @@ def _inputs(data: Data) -> np.ndarray:
     if len(data.shape) < 3:
         return data.x[every].numpy()
     small = [F.adaptive_avg_pool2d(data.x[at].float(), COARSE) for at in every.split(512)]
-    return torch.cat(small).flatten(1).numpy()
+    return torch.cat(small).numpy()
 
 
 def _audit_votes(probs: NDArray[Any], data: Data, checked: Any) -> Audit:

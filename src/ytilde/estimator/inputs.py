@@ -20,7 +20,15 @@ from torch import Tensor
 
 from ..annotators import consensus
 from ..data import BadInput, Data, Rows
-from ..data.readers import Schema, as_array, as_inputs, label_array, read_features, read_votes
+from ..data.readers import (
+    Schema,
+    as_array,
+    as_inputs,
+    holds_vectors,
+    label_array,
+    read_features,
+    read_votes,
+)
 from ..data.votes import Votes
 
 if TYPE_CHECKING:
@@ -167,8 +175,11 @@ def _one_sentence() -> Iterator[None]:
 
 
 def _holds_text(X: Any) -> bool:
-    kinds = (infer_dtype(X[name]) for name in X) if isinstance(X, pd.DataFrame) else ()
-    return any(kind in ("string", "categorical") for kind in kinds)
+    columns = (X[name] for name in X) if isinstance(X, pd.DataFrame) else ()
+    return any(
+        infer_dtype(column) in ("string", "categorical") or holds_vectors(column)
+        for column in columns
+    )
 
 
 def _ndim(X: Any) -> int:

@@ -15,11 +15,12 @@ from ..audit import Audit, worst_first
 from ..consensus import annotator_rows
 from ..notes import doubts
 from ..pages import data_block, digest, own_parts, template, text_of
-from . import cards, charts, listing, tables
+from . import cards, charts, listing, neighbours, tables
 from .advice import advice, looks_right
 
 PICTURES = 8_000_000  # characters that all pictures of a page may take together, as base64
 FIRST = 3_000_000  # of these, for the cards that are shown at once
+BESIDE = 1_500_000  # for copies and outliers
 LARGEST = 60_000  # characters of one of their pictures
 FULL_MATRIX = 20  # classes up to which T is drawn whole
 
@@ -39,6 +40,7 @@ def write(audit: Audit, path: str | os.PathLike[str], **own: Any) -> None:
         "table": text_of(context.table),
         "measured": {text_of(k): text_of(v) for k, v in (context.measured or {}).items()},
         **_galleries(audit),
+        **neighbours.sections(audit, BESIDE),
         "matrix": tables.matrix(audit) if len(audit.transition) <= FULL_MATRIX else None,
         "pairs": tables.pairs(audit.pairs),
         "classes": tables.classes(audit.per_class),

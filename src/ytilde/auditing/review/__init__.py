@@ -3,6 +3,7 @@
 from .log import LOG, Choice, Conflict, Decision, Log, NotSaved
 from .server import application, serve
 from .session import Review, export
+from .votes import given_votes, review_votes
 
 __all__ = [
     "LOG",
@@ -14,5 +15,7 @@ __all__ = [
     "Review",
     "application",
     "export",
+    "given_votes",
+    "review_votes",
     "serve",
 ]

@@ -63,7 +63,7 @@ def application(review: Review, token: str, port: int) -> Any:
             return PlainTextResponse("The number of a picture is shorter than that.", 400)
         size = request.path_params.get("size", "page")
         known = digits.isascii() and digits.isdecimal() and int(digits) in review.visible
-        if not known or len(review.data.shape) == 1 or size not in SIDES:
+        if not known or review.pictures is None or size not in SIDES:
             return PlainTextResponse("There is no such picture.", 404)
         content, kind = await run_in_threadpool(review.picture, int(digits), size)
         return Response(content, media_type=f"image/{kind}")

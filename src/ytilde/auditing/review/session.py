@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ...data import IGNORE, BadInput, Data
+from ...data import IGNORE, BadInput, Data, Rows
 from ...data.ids import own_texts
 from ...files import spreadsheet_safe, write_csv
 from ...hashing import digest_of
@@ -83,12 +83,15 @@ class Review:
         columns: dict[str, list[str] | None] | None = None,
         ids: Sequence[str] | None = None,
         texts: Callable[[Sequence[int]], pd.DataFrame] | None = None,
+        pictures: Rows | None = None,
         sample: int | None = None,
     ) -> None:
         """paths, ids, texts: as in ReportContext; columns: a table's, where texts is not given;
-        sample: so many rows drawn at random come first."""
+        pictures: of the rows, where data.x holds embeddings of them; sample: so many rows drawn at
+        random come first."""
         self.run, self.data, self.paths, self.columns = run, data, paths, columns
         self.ids, self.texts = ids, texts
+        self.pictures = data.x if pictures is None and len(data.shape) > 1 else pictures
         self.names = [data.class_name(k) for k in range(data.num_classes)]
         self.issues = _suspects(run, self.names, data)
         self.sample = _sample(run, self.names, data, sample) if sample is not None else []
@@ -143,7 +146,7 @@ class Review:
     def overview(self) -> dict[str, Any]:
         return {
             "classes": [text_of(name) for name in self.names],
-            "picture": len(self.data.shape) > 1,
+            "picture": self.pictures is not None,
             "run": text_of(self.run, 200),
             "sample": len(self.sample),
         }
@@ -262,7 +265,7 @@ class Review:
     def picture(self, row: int, size: str = "page") -> tuple[bytes, str]:
         """The picture of a row and what kind of file it is; `full` is that of its own file."""
         own = file_picture(self.paths[row]) if size == "full" and self.paths else None
-        picture = own or picture_of(self.data.x, row)
+        picture = own or picture_of(self.pictures, row)
         picture.thumbnail((SIDES[size], SIDES[size]))
         if picture.width * picture.height <= LOSSLESS:
             return encode(picture, "png"), "png"
@@ -308,7 +311,7 @@ class Review:
     def _look(self, row: int) -> dict[str, Any]:
         """What is shown of any row."""
         values: list[tuple[str, str]] = []
-        if len(self.data.shape) == 1:
+        if self.pictures is None:
             shown = self._values.loc[row].iloc[:COLUMNS]
             longest = max(200, CHARACTERS // max(1, len(shown)))
             values = [(text_of(name, 60), text_of(value, longest)) for name, value in shown.items()]

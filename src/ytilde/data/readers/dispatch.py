@@ -22,6 +22,7 @@ from ...errors import BadInput, sentence
 from ..images import Images
 from ..types import IGNORE, Data
 from .arrays import read_arrays, read_npz
+from .feature_files import with_features
 from .folders import read_folder
 from .large import is_large, read_large
 from .objects import read_hugging_face, read_torch_dataset
@@ -46,6 +47,7 @@ def read(
     lazy: bool | None = None,
     strict: bool | None = None,
     id_column: str | None = None,
+    features: str | Path | None = None,
 ) -> Source:
     """Read a named set, a csv, tsv, parquet or npz file, a folder of images, or an object.
 
@@ -58,6 +60,8 @@ def read(
         Unlabelled data is to be answered row by row, so there it is refused if nothing is said.
     id_column: what names the rows, never a feature. If not given, columns of whole numbers or short
         texts that differ in every row are taken as such; "none": they are features.
+    features: embeddings that a model is to see instead of the rows: a file of them (npy, npz,
+        parquet, csv), or the table's column of vectors.
     """
     strict = not labelled if strict is None else strict
     options = ReadOptions(
@@ -74,10 +78,13 @@ def read(
         lazy,
         strict,
         id_column=id_column,
+        features=features,
     )
     found = _dispatch(source, options)
     if isinstance(found.data.x, Images):
         found.data.x.strict = strict
+    if features is not None and found.schema.features is None:
+        found = with_features(found, options, source)
     data = found.data if labelled else _unlabelled(found.data)
     _check(data, options, what=_describe(source))
     if drop and not (found.schema.columns or found.schema.image_column):

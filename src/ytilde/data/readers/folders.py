@@ -88,10 +88,15 @@ def _other_splits(folder: Path, part: Path, found: Listing) -> str:
 
 
 def read_pictures(paths: list[str], options: ReadOptions) -> Rows:
+    if options.features is not None:  # the pictures are only shown
+        return read_images(paths, options.size, None, True, options.strict)
     if options.schema is None:
         how = (options.lazy, options.strict, options.notes)
         return read_images(paths, options.size, None, *how)
     if len(options.schema.shape) != 3:
-        raise BadInput("The model was fitted on features, not on images; give it a table.")
+        raise BadInput(
+            "The model was fitted on features, not on images; give it a table, or the images' "
+            "embeddings with --features."
+        )
     channels, height, width = options.schema.shape
     return read_images(paths, (height, width), channels, options.lazy, options.strict)

@@ -61,7 +61,7 @@ def read_probabilities(
     else:
         y, _ = encode(labels, classes, what=what, clean=True)
     rest = rest.drop(columns=columns)
-    ids, notes = _id_column(rest, id_column, path)
+    ids, notes = id_column_of(rest, id_column, path)
     shown = [str(c) for c in rest.columns if c != ids] or [str(c) for c in columns]
     notes.append(f"{len(classes)} classes: {shorten_list(classes)}")
     notes.append(f"shown of a row: {shorten_list(shown) or 'nothing'}; labels: {given}")
@@ -74,11 +74,13 @@ def read_probabilities(
     )
 
 
-def matching(names: Sequence[Any], pattern: str, path: Path) -> tuple[list[Any], list[str]]:
+def matching(
+    names: Sequence[Any], pattern: str, path: Path, option: str = "--probabilities"
+) -> tuple[list[Any], list[str]]:
     """The columns that fit the pattern, and their classes: what the star stands for."""
     if pattern.count("*") != 1:
         raise BadInput(
-            f"--probabilities {pattern!r} must have one star, in the place of the class's name, "
+            f"{option} {pattern!r} must have one star, in the place of the class's name, "
             "as in 'p_*'"
         )
     before, _, after = pattern.partition("*")
@@ -145,7 +147,7 @@ def _arrays(path: Path, pattern: str) -> tuple[pd.DataFrame, np.ndarray | None, 
     return flat, _numbers(pd.DataFrame(parts[pattern]), path), names
 
 
-def _id_column(rest: pd.DataFrame, named: str | None, path: Path) -> tuple[str | None, list[str]]:
+def id_column_of(rest: pd.DataFrame, named: str | None, path: Path) -> tuple[str | None, list[str]]:
     """The column that names the rows, and a note where it was found without being named."""
     if named == NONE:
         return None, []

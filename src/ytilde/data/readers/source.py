@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..fingerprint import fingerprint
-from ..types import Data
+from ..types import Data, Rows
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Schema:
     columns: dict[str, list[str] | None] = field(default_factory=dict)  # categories; None: a number
     id_column: str | None = None
     double: bool = False  # inputs are float64: see precision.py
+    features: str | None = None  # the column of vectors that a model sees
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Source:
     notes: sentences on how it was read, which its owner may want to check.
     ids: what names each row, as it is written, where a column does.
     texts: the features of rows of these numbers, every value as it is written.
+    pictures: of the rows [N, C, H, W], where a model sees embeddings of them.
+    missing: rows without an embedding.
     """
 
     data: Data
@@ -48,6 +51,8 @@ class Source:
     notes: list[str] = field(default_factory=list)
     ids: list[str] | None = None
     texts: Callable[[Sequence[int]], pd.DataFrame] | None = None
+    pictures: Rows | None = None
+    missing: tuple[int, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -70,6 +75,7 @@ class ReadOptions:
     strict: bool = True
     notes: list[str] = field(default_factory=list)  # for the Source; the parts append to it
     id_column: str | None = None
+    features: str | Path | None = None  # a file of vectors, or the column that holds them
 
 
 def with_schema(data: Data, paths: list[str] | None = None, **columns: Any) -> Source:

@@ -21,6 +21,13 @@ from ..ids import NONE, find_ids, own_texts
 from ..images import is_image
 from ..precision import features
 from ..types import IGNORE, Data, Rows
+from .embeddings import (
+    as_features,
+    embedding_column,
+    placeholder,
+    stack_vectors,
+    without_missing,
+)
 from .folders import read_pictures
 from .labels import FILL, empty_cells, read_labels
 from .separators import SEPARATORS, separator_of, usual_separator
@@ -176,7 +183,13 @@ def read_frame(
         options.notes.append(taken(list(frame.columns), **roles))
     roles["id_column"] = str(ids[0]) if ids else None
     found = with_schema(Data(x, y, len(names), clean, tuple(names)), paths, **roles)
-    return with_texts(found, texts or partial(own_texts, frame))
+    vectors, shown = roles.get("features"), None
+    if vectors is not None:
+        found = without_missing(found, options.notes, what)
+    if vectors is not None or options.features is not None:
+        hidden = {*map(str, ids[:1]), vectors, roles["image_column"]}
+        shown = [str(c) for c in features.columns if str(c) not in hidden]
+    return with_texts(found, texts or partial(own_texts, frame), shown)
 
 
 def check_dropped(columns: Sequence[Any], options: ReadOptions, what: str) -> None:
@@ -202,7 +215,7 @@ def id_columns(
         return [named]
     picture = _image_column(features, options, what)
     others = features.drop(columns=[] if picture is None else [picture])
-    found = find_ids(others, all_may_be=picture is not None)
+    found = find_ids(others, all_may_be=picture is not None or options.features is not None)
     if found:
         one = len(found) == 1
         options.notes.append(
@@ -246,7 +259,14 @@ def _inputs(
     frame: pd.DataFrame, folder: Path, options: ReadOptions, what: str
 ) -> tuple[Rows, list[str] | None, dict[str, Any]]:
     """The inputs in the columns of features; the image files; what the schema says of them."""
+    vectors = embedding_column(frame, options, what)
+    if vectors is not None:
+        stacked = stack_vectors(frame[vectors], f"column {vectors!r} of {what}")
+        x = as_features(stacked, what, options.schema.double if options.schema else None)
+        return x, None, {"image_column": None, "columns": {}, "features": str(vectors)}
     image_column = _image_column(frame, options, what)
+    if image_column is None and options.features is not None:
+        return placeholder(len(frame)), None, {"image_column": None, "columns": {}}
     if image_column is not None:
         paths = [str(folder / str(name)) for name in frame[image_column]]
         return read_pictures(paths, options), paths, {"image_column": image_column, "columns": {}}
@@ -262,12 +282,17 @@ def taken(
     image_column: str | None,
     label: str | None,
     clean_label: str | None,
+    features: str | None = None,
 ) -> str:
     """Which columns became features, and which did not."""
+    if features is not None:
+        return f"features are the vectors of column {features!r}; the other columns are only shown"
     numbers = sum(categories is None for categories in columns.values())
     kinds = ((numbers, "number", "numbers"), (len(columns) - numbers, "category", "categories"))
     counts = " and ".join(f"{n} {one if n == 1 else many}" for n, one, many in kinds if n)
     taken = f"{counts} ({shorten_list(columns)})"
+    if not columns and image_column is None:
+        return "columns are only shown: the features are in a file of their own"
     if not columns:
         taken = f"the images of column {image_column!r}"
     roles = {label: " (the labels)", clean_label: " (the truth)"}
@@ -342,7 +367,10 @@ def feature_array(
 ) -> np.ndarray:
     """[N, D] float64: numbers as they are, a category as one column of 0 and 1 for each value."""
     if not columns:
-        raise BadInput(f"{what} is a table, and the model was not trained on one.")
+        raise BadInput(
+            f"{what} is a table, and the model was not trained on one; if it was on embeddings, "
+            "give those of its rows with --features."
+        )
     frame = frame.rename(columns=str)
     widths = [1 if categories is None else len(categories) for categories in columns.values()]
     out, start = np.empty((len(frame), sum(widths))), 0  # one copy: columns are written into it

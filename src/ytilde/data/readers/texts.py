@@ -18,10 +18,13 @@ from .source import Source
 Texts = Callable[[list[str], Sequence[int] | None], pd.DataFrame]  # of columns and rows, or all
 
 
-def with_texts(found: Source, read: Texts) -> Source:
-    """With what its owner wrote: the ids, and a way to the features' columns."""
-    name, columns = found.schema.id_column, list(found.schema.columns)
+def with_texts(found: Source, read: Texts, shown: Sequence[str] | None = None) -> Source:
+    """With what its owner wrote: the ids, and a way to the features' columns, or to `shown`."""
+    name = found.schema.id_column
+    columns = list(found.schema.columns if shown is None else shown)
     ids = None if name is None else read([name], None)[name].tolist()
+    if shown is not None and not columns:  # nothing is shown of vectors
+        return replace(found, ids=ids, texts=lambda rows: pd.DataFrame(index=list(rows)))
     return replace(found, ids=ids, texts=(lambda rows: read(columns, rows)) if columns else None)
 
 
@@ -45,6 +48,11 @@ def file_texts(path: Path, columns: list[str] | None, rows: Sequence[int] | None
     wanted = [part if rows is None else part[part.index.isin(rows)] for part in parts]
     frame = pd.concat(wanted)[list(header[places] if columns is None else columns)]
     return frame if rows is None else frame.loc[list(rows)]
+
+
+def table_columns(path: Path) -> list[str]:
+    """What the columns of a table are called."""
+    return [str(name) for name in file_texts(path, None, []).columns]
 
 
 def array_texts(x: Any, rows: Sequence[int]) -> pd.DataFrame:

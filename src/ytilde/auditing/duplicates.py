@@ -1,0 +1,91 @@
+"""Rows that are nearly the same, and those of them that carry different labels.
+
+Two rows are near-duplicates where they are so close, compared with the next ten neighbours, that
+chance alone would make about one such pair in two data sets of this size. What chance does depends
+on the dimension in which the rows really lie, which is estimated from the first two neighbours.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from ..data import IGNORE
+from .inputs import Labels
+from .nearest import Nearest
+
+BY_CHANCE = 0.5  # pairs of a data set that chance alone may make
+CLOSEST = 0.1  # of the distance to the tenth neighbour, at most
+LEAST_SCALE = 0.01  # of the usual distance: a set of many copies has no other neighbours
+
+
+class Duplicates(NamedTuple):
+    """Of each row its nearest near-duplicate, or -1; the number of its set, or -1; and whether the
+    labels of the set differ."""
+
+    of: NDArray[np.int64]
+    group: NDArray[np.int64]
+    conflict: NDArray[np.bool_]
+
+
+def find_duplicates(x: NDArray[Any], y: Labels, near: Nearest) -> Duplicates:
+    """Near-duplicates among rows x [N, D] with labels y [N]; of many rows, only equal ones.
+
+    near: their nearest rows, in x or in what was made of it.
+    """
+    n = len(x)
+    first, second, of = _equal(x)
+    if near.whole and near.rows.shape[1] >= 3:
+        close = near.distance <= _threshold(near)[:, None]
+        at, place = np.nonzero(close)
+        first = np.concatenate([first, at])
+        second = np.concatenate([second, near.rows[at, place]])
+        some = close[:, 0]
+        of[some] = near.rows[some, 0]
+    pairs = coo_matrix((np.ones(len(first)), (first, second)), (n, n))
+    _, group = connected_components(pairs, directed=False)
+    size = np.bincount(group)
+    known = y != IGNORE
+    low = np.full(len(size), np.iinfo(np.int64).max)
+    high = np.full(len(size), -1)
+    np.minimum.at(low, group[known], y[known])
+    np.maximum.at(high, group[known], y[known])
+    conflict = (high > low)[group] & (size[group] > 1) & known
+    return Duplicates(of, np.where(size[group] > 1, group, -1), conflict)
+
+
+def _equal(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray]:
+    """Pairs of equal rows, each with the first of its kind; and for each row another one, or -1."""
+    content = (hash(row.tobytes()) for row in x + 0)  # + 0: no -0.0, which equals 0.0
+    keys = np.fromiter(content, np.int64, len(x))
+    _, inverse, count = np.unique(keys, return_inverse=True, return_counts=True)
+    order = np.argsort(inverse, kind="stable")
+    begin = np.cumsum(count) - count
+    head = order[begin][inverse]  # the first row that is equal
+    rows = np.arange(len(x))
+    of = np.where(count[inverse] > 1, head, -1)
+    several = np.flatnonzero(count > 1)
+    of[order[begin[several]]] = order[begin[several] + 1]  # that of the first is the second
+    copies = rows[(head != rows)]
+    return copies, head[copies], of
+
+
+def _threshold(near: Nearest) -> NDArray[np.float64]:
+    """The distance up to which a neighbour of each row is its near-duplicate.
+
+    Of k neighbours at random in d dimensions the share of the k-th distance that the first has is
+    below t with probability (k - 1) t^d, nearly.
+    """
+    distance = near.distance
+    n, k = distance.shape
+    some = distance[:, 0] > 0
+    spread = np.log(distance[some, 1] / distance[some, 0])
+    middle = float(np.median(spread)) if some.any() else 0.0
+    dimension = np.log(2) / max(middle, 1e-3)  # Facco et al. 2017: their ratio tells the dimension
+    share = min(CLOSEST, (BY_CHANCE / (n * (k - 1))) ** (1 / max(dimension, 1e-3)))
+    scale = np.maximum(distance[:, -1], LEAST_SCALE * np.median(distance[:, -1]))
+    return share * scale
