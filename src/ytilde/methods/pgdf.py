@@ -16,6 +16,7 @@ come on top of the recipe's epochs. Made wrong is a label by a uniform draw of a
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -116,7 +117,7 @@ class PGDF(DivideMix):
 
         epochs = stage_epochs(trainer.recipe.epochs, self.history)
         plain = replace(trainer.recipe, schedule="constant", keep="last", patience=0)
-        options = {"epochs": epochs, "validate": False, "recipe": plain}
+        options: Any = {"epochs": epochs, "validate": False, "recipe": plain}
         rows = (y != IGNORE).nonzero().flatten().cpu()
         params = list(self.net.parameters())
         for each in trainer.epochs(stage, loss, params, data, rows=rows, **options):
