@@ -21,6 +21,7 @@ from .options import (
     Force,
     IdColumn,
     ImageColumn,
+    ImageSize,
     Label,
     MethodName,
     Noise,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ..engine import Record
 
 OF_DATA = {  # options that say how to read or to train, by the name of their parameter
-    "label": "--label", "clean_label": "--clean-label", "image_column": "--image-column",
+    "label": "--label", "clean_label": "--clean-label", "image_column": "--image-column", "image_size": "--image-size",
     "drop": "--drop", "id_column": "--id", "test": "--test", "noise_text": "--noise",
     "data_root": "--data-root", "strict": "--strict", "method": "--method",
     "backbone": "--backbone", "encoder": "--encoder", "pretrain": "--pretrain",
@@ -72,6 +73,7 @@ def audit(
     label: Label = None,
     clean_label: CleanLabel = None,
     image_column: ImageColumn = None,
+    image_size: ImageSize = None,
     drop: Drop = None,
     id_column: IdColumn = None,
     test: TestData = None,
@@ -134,25 +136,26 @@ def audit(
         )
         _audit_probabilities(source, probabilities, label, id_column, out_folder, wanted)
         return
-    run = Path(source)
+    run, found = Path(source), None
     if not (run / CONFIG).exists() and run.suffix != ".safetensors":
         from .training import FitRequest, train_run
 
         asked = FitRequest(
             source, label, clean_label, image_column, drop, id_column, test, noise_text, None,
             data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force,
+            image_size=image_size,
         )  # fmt: skip
 
         def check(found: Source) -> None:
             _check_data(found, folds)
             wanted.check(*(found.paths or ()))
 
-        run = train_run(asked, goes_on=True, check=check)
+        run, found = train_run(asked, goes_on=True, check=check)
     else:
         _refuse(
             given, ctx.args, (), f"{run} is a run, which was read and trained as its config says"
         )
-    _audit_run(run, folds, wanted)
+    _audit_run(run, folds, wanted, found)
 
 
 def _refuse(given: list[str], words: list[str], fitting: tuple[str, ...], why: str) -> None:
@@ -173,8 +176,8 @@ def _check_data(found: Source, folds: int) -> None:
         check_folds(found.data.y.numpy(), folds)
 
 
-def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
-    """Judge the labels that a run was trained on."""
+def _audit_run(run: Path, folds: int, wanted: Wanted, found: Source | None = None) -> None:
+    """Judge the labels that a run was trained on; found: them, where they have just been read."""
     from ..auditing.items import table
     from ..auditing.sampling import known_rows
     from ..outputs import check_no_links
@@ -190,7 +193,7 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
     check_no_links(run / name for name in names)
     clf, config = load_model(run)
     wanted.check(run, *run_inputs(config))
-    found = training_data(run, config)
+    found = found or training_data(run, config)
     wanted.check(*(found.paths or ()))
     encoder = same_encoder(run, clf.encoder, config)
     history = Run.history(run, say)
@@ -204,7 +207,13 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
         checked = known_rows(run, found.data)
         kept: Any = {"keep": run / FOLDS, "folder": run, "checked": checked}
         result = clf.audit_data(
-            found.data, folds, bar.show, encoder=encoder, on_start=on_start, **kept
+            found.data,
+            folds,
+            bar.show,
+            encoder=encoder,
+            on_start=on_start,
+            on_step=bar.step,
+            **kept,
         )
         if isinstance(checked, dict):
             known = f"The {len(checked)} rows whose clean label is known"
@@ -305,16 +314,9 @@ def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> 
 
 def forecast(left: int, folds: int, history: list[Record]) -> str:
     """How long the folds that are left will take, by how long the run itself took."""
+    from ..budget import duration
+
     what = f"{folds} folds" if left == folds else f"{left} of {folds} folds"
     what += f" of {len(history)} epochs" if history else ""
     seconds = sum(record.get("seconds", 0.0) for record in history) * left * (folds - 1) / folds
     return f"about {duration(seconds)}: {what}" if seconds else what
-
-
-def duration(seconds: float) -> str:
-    """A time as a person says it: 40 seconds, 4 minutes, 3 hours."""
-    for size, word in ((3600, "hour"), (60, "minute"), (1, "second")):
-        if seconds >= 1.5 * size or size == 1:
-            number = max(1, round(seconds / size))
-            return f"{number} {word}{'' if number == 1 else 's'}"
-    raise AssertionError

@@ -27,6 +27,7 @@ from .options import (
     GroupedCommand,
     IdColumn,
     ImageColumn,
+    ImageSize,
     Item,
     Label,
     MethodName,
@@ -65,6 +66,7 @@ def fit(
     label: Label = None,
     clean_label: CleanLabel = None,
     image_column: ImageColumn = None,
+    image_size: ImageSize = None,
     drop: Drop = None,
     id_column: IdColumn = None,
     test: TestData = None,
@@ -108,7 +110,7 @@ def fit(
     label = None if voted else label  # it is then a column of the votes
     asked = FitRequest(
         source, label, clean_label, image_column, drop, id_column, test, noise_text, task,
-        data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted,
+        data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted, image_size,
     )  # fmt: skip
     train_run(asked, resume=resume)
 

@@ -167,7 +167,7 @@ def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
 
 
 def _all_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    ignored = {"versions", "realised_noise", "schema", "started_in"}
+    ignored = {"versions", "realised_noise", "schema", "started_in", "network"}
     return [
         line
         for key in new

@@ -67,6 +67,7 @@ def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
         "data_root": from_start(config["data_root"], config),
         "drop": config.get("drop") or (),
         "id_column": ids,
+        "size": config.get("image_size"),
         **{key: config[key] for key in ("clean_label", "image_column")},
     }
     assert source is not None
