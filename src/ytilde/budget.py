@@ -22,6 +22,7 @@ from .encoders import Encoder
 from .encoders.patches import is_patches
 from .engine import RandomState, Recipe, choose_device, default_recipe, parallel
 from .engine.device import autocast
+from .errors import duration
 from .fitting import backbone_name, make_spec
 from .method import Method, Net, create
 
@@ -136,15 +137,6 @@ def has_bfloat16() -> bool:
     """Does this processor multiply bfloat16, rather than emulate it?"""
     ask = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     return ask is not None and bool(ask())
-
-
-def duration(seconds: float) -> str:
-    """A time as a person says it: 40 seconds, 4 minutes, 3 hours."""
-    for size, word in ((3600, "hour"), (60, "minute"), (1, "second")):
-        if seconds >= 1.5 * size or size == 1:
-            number = max(1, round(seconds / size))
-            return f"{number} {word}{'' if number == 1 else 's'}"
-    raise AssertionError
 
 
 def _networks(method: Method, data: Data, network: str, recipe: Recipe) -> int:

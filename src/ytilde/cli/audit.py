@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ..errors import BadInput, shorten_list
+from ..errors import BadInput, duration, shorten_list
 from .flags import flag_of
 from .options import (
     DATA,
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from ..engine import Record
 
 OF_DATA = {  # options that say how to read or to train, by the name of their parameter
-    "label": "--label", "clean_label": "--clean-label", "image_column": "--image-column", "image_size": "--image-size",
+    "label": "--label", "clean_label": "--clean-label", "image_column": "--image-column",
+    "image_size": "--image-size",
     "drop": "--drop", "id_column": "--id", "test": "--test", "noise_text": "--noise",
     "data_root": "--data-root", "strict": "--strict", "method": "--method",
     "backbone": "--backbone", "encoder": "--encoder", "pretrain": "--pretrain",
@@ -206,15 +207,8 @@ def _audit_run(run: Path, folds: int, wanted: Wanted, found: Source | None = Non
 
         checked = known_rows(run, found.data)
         kept: Any = {"keep": run / FOLDS, "folder": run, "checked": checked}
-        result = clf.audit_data(
-            found.data,
-            folds,
-            bar.show,
-            encoder=encoder,
-            on_start=on_start,
-            on_step=bar.step,
-            **kept,
-        )
+        kept |= {"encoder": encoder, "on_start": on_start, "on_step": bar.step}
+        result = clf.audit_data(found.data, folds, bar.show, **kept)
         if isinstance(checked, dict):
             known = f"The {len(checked)} rows whose clean label is known"
             result.notes.append(f"{known} are taken for a random sample of all rows.")
@@ -314,8 +308,6 @@ def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> 
 
 def forecast(left: int, folds: int, history: list[Record]) -> str:
     """How long the folds that are left will take, by how long the run itself took."""
-    from ..budget import duration
-
     what = f"{folds} folds" if left == folds else f"{left} of {folds} folds"
     what += f" of {len(history)} epochs" if history else ""
     seconds = sum(record.get("seconds", 0.0) for record in history) * left * (folds - 1) / folds

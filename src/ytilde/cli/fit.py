@@ -110,7 +110,8 @@ def fit(
     label = None if voted else label  # it is then a column of the votes
     asked = FitRequest(
         source, label, clean_label, image_column, drop, id_column, test, noise_text, task,
-        data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted, image_size,
+        data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted,
+        image_size,
     )  # fmt: skip
     train_run(asked, resume=resume)
 

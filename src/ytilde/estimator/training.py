@@ -74,7 +74,7 @@ def train(
     options |= {"backbone": trained, "weights": weights, "on_record": record}
     options |= {"encoder": encoder, "pretrain": clf.pretrain}
     clf.method_ = _auto_method(clf, data, options) if clf._is_auto() else clf._new_method()
-    alike = {k: v for k, v in options.items() if k not in ("on_record", "monitor")}
+    alike = {k: v for k, v in options.items() if k not in ("on_record", "on_step", "monitor")}
     trainer = None
     try:
         fresh = type(clf.method_)(**clf.method_.get_params())
@@ -117,7 +117,8 @@ def learn_patches_of(
 
 def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method:
     """The winner of a race of SHORT_LIST; the options are those of the fit that follows."""
-    own = {k: v for k, v in options.items() if k not in ("folder", "on_record", "monitor")}
+    left = ("folder", "on_record", "on_step", "monitor")
+    own = {k: v for k, v in options.items() if k not in left}
     own["resume"] = False
 
     def try_out(method: Method, recipe: Recipe, name: str) -> Trainer:
