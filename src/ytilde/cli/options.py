@@ -90,7 +90,7 @@ Backbone = Annotated[
     str,
     typer.Option(
         help="network, as NAME[:OPTION=VALUE,...] (see `ytilde methods backbones`); auto: chosen "
-        "by the data",
+        "by the data, and on a CPU by what can be trained in time",
         rich_help_panel=METHOD,
     ),
 ]
