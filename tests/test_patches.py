@@ -279,7 +279,9 @@ def test_fit_says_what_it_chose_and_goes_on_with_it(folder, monkeypatch, capsys)
 
 def test_image_size_is_for_pictures(tmp_path):
     (tmp_path / "t.csv").write_text("a,label\n" + "1,x\n2,y\n" * 5)
-    refused("fit", "t.csv", "--image-size", "64", cwd=tmp_path, match="--image-size is for pictures")
+    refused(
+        "fit", "t.csv", "--image-size", "64", cwd=tmp_path, match="--image-size is for pictures"
+    )
 
 
 # ---- progress ------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from . import console
 from .console import say
 from .flags import parse_flags
 from .predictions import write_predictions
-from .reading import class_sizes, corrupt, input_paths, read_source, true_labels
+from .reading import check_image_size, class_sizes, corrupt, input_paths, read_source, true_labels
 from .runs import Run
 from .summary import against_truth, say_summary, summarise
 from .trained import load_encoder
@@ -97,8 +97,7 @@ def train_run(
     voted = asked.annotations
     found = read_source(source, asked.data_root, annotations=voted, **how, **read)
     data = found.data
-    if asked.image_size and len(data.shape) != 3:
-        raise BadInput(f"--image-size is for pictures, and {source} holds none; leave it out")
+    check_image_size(asked.image_size, data, source)
     if voted and method != "crowd":
         say(f"note: {method} trains on the consensus; --method crowd learns from the votes")
     if data.y.dim() == 1:
