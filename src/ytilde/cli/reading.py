@@ -32,9 +32,9 @@ def read_source(
 
 
 def check_image_size(size: int | None, data: Data, source: str) -> None:
-    """Refuse a size for what has none."""
-    if size and len(data.shape) != 3:
-        raise BadInput(f"--image-size is for pictures, and {source} holds none; leave it out")
+    """Refuse a size for what is not read from picture files, and so was not scaled."""
+    if size and data.shape[1:] != (size, size):
+        raise BadInput(f"--image-size is for picture files, and {source} has none; leave it out")
 
 
 def input_paths(source: str, root: Path | None, *others: Any) -> list[Path]:
