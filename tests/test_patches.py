@@ -177,7 +177,7 @@ def fitted():
 
 
 def test_patches_learn_and_are_kept_in_the_file(fitted, tmp_path):
-    clf, x, y, names, _ = fitted
+    clf, _, _, names, _ = fitted
     new, truth = stripes(90, seed=1)
     assert clf.backbone_ == SMALL
     assert (clf.predict(new) == names[truth]).mean() > 0.9
@@ -277,11 +277,13 @@ def test_fit_says_what_it_chose_and_goes_on_with_it(folder, monkeypatch, capsys)
     ytilde(*words, "--epochs", "20", "--test", "pictures", "--resume", cwd=folder)
 
 
-def test_image_size_is_for_pictures(tmp_path):
+def test_image_size_is_for_picture_files(tmp_path):
     (tmp_path / "t.csv").write_text("a,label\n" + "1,x\n2,y\n" * 5)
-    refused(
-        "fit", "t.csv", "--image-size", "64", cwd=tmp_path, match="--image-size is for pictures"
-    )
+    x, y = stripes(9)
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    for source in ("t.csv", "a.npz"):
+        words = ("fit", source, "--image-size", "64")
+        refused(*words, cwd=tmp_path, match="--image-size is for picture files")
 
 
 # ---- progress ------------------------------------------------------------------------------------
