@@ -48,7 +48,7 @@ def make_spec(
     Args:
         data: the training rows; of their labels only the number of classes is used.
         backbone: a name with options, "auto", a module, or a function that makes one.
-        recipe: for its seeds.
+        recipe: for its seeds, and whether inputs are standardised.
         encoder: what the backbones start from; the inputs' mean and sd are then its own.
 
     Returns:
@@ -70,6 +70,8 @@ def make_spec(
     size = mean_.abs().clamp(min=1)
     rounding = ROUNDING * mean_.abs() if mean_.dtype == torch.float64 else 1e-6 * size
     std = torch.where(std > rounding, std, size)  # constant, or it differs by rounding alone
+    if not recipe.standardise:
+        mean_, std = torch.zeros_like(mean_), torch.ones_like(std)
     with RandomState(0, torch.device("cpu"))():
         dim = factory().dim
     return Spec(

@@ -30,13 +30,16 @@ class Recipe:
 
     epochs: int = 30  # passes over the training rows
     batch_size: int = 128  # rows per step
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # sgd: with Nesterov momentum
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # sgd: with momentum
     lr: float = 0.05  # initial learning rate
     pretrained_lr: float = 1.0  # rate of pre-trained weights as a fraction of lr; 0 freezes them
     momentum: float = 0.9  # of SGD; beta1 of Adam
+    nesterov: bool = True  # is SGD's momentum Nesterov's?
+    eps: float = 1e-8  # Adam's epsilon
     weight_decay: float = 5e-4  # how strongly weights shrink towards 0
     schedule: str = "cosine"  # constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4
     augment: str = "none"  # none, or parts joined by +: crop2+flip+cutout8; features: jitter0.1
+    standardise: bool = True  # inputs to mean 0 and sd 1; false: as they are, images in [0, 1]
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA only
     ema: float = 0.0  # decay of the moving average of the weights; 0: no average
     clip: float = 0.0  # maximum gradient norm of a parameter group; 0: no clipping
@@ -63,7 +66,7 @@ class Recipe:
         for name in ("val", "momentum", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"{name} must be a fraction in [0, 1), not {getattr(self, name)}")
-        for name in ("lr", "pretrained_lr", "weight_decay", "clip", "patience", "workers"):
+        for name in ("lr", "pretrained_lr", "weight_decay", "eps", "clip", "patience", "workers"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadInput(
                     f"{name} must be a finite number, 0 or more, not {getattr(self, name)}"

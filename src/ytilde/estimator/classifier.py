@@ -45,15 +45,18 @@ class Classifier(ClassifierMixin, BaseEstimator):
             network would take pictures more than a minute, auto is "patches": see docs/pictures.md.
         epochs: passes over the training rows.
         batch_size: rows per step.
-        optimizer: "sgd" (with Nesterov momentum), "adam" or "adamw".
+        optimizer: "sgd" (with momentum), "adam" or "adamw".
         lr: initial learning rate.
         pretrained_lr: the rate of an encoder's weights and of your own module's, as a fraction of
             lr; 0 freezes them.
         momentum: of SGD; beta1 of Adam.
+        nesterov: is SGD's momentum Nesterov's?
+        eps: Adam's epsilon.
         weight_decay: how strongly weights shrink towards 0.
         schedule: of the learning rate: "constant", "cosine", "step:0.5,0.75", "linear:0.4" or
             "linear_beta:0.4"; times are fractions of training.
         augment: "none", or parts joined by +, such as "crop+flip"; features: "jitter0.1".
+        standardise: inputs to mean 0 and sd 1; False: as they are, images in [0, 1].
         precision: "float32" or "bfloat16"; "auto" is bfloat16 on CUDA only.
         ema: decay of the moving average of the weights; 0: no average.
         clip: maximum gradient norm of a parameter group; 0: no clipping.
@@ -111,9 +114,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
         lr: float | None = None,
         pretrained_lr: float = 1.0,
         momentum: float | None = None,
+        nesterov: bool = True,
+        eps: float = 1e-8,
         weight_decay: float | None = None,
         schedule: str | None = None,
         augment: str | None = None,
+        standardise: bool = True,
         precision: str = "auto",
         ema: float = 0.0,
         clip: float = 0.0,
@@ -141,9 +147,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.lr = lr
         self.pretrained_lr = pretrained_lr
         self.momentum = momentum
+        self.nesterov = nesterov
+        self.eps = eps
         self.weight_decay = weight_decay
         self.schedule = schedule
         self.augment = augment
+        self.standardise = standardise
         self.precision = precision
         self.ema = ema
         self.clip = clip
