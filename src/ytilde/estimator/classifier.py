@@ -28,6 +28,8 @@ from . import audits, files
 from .inputs import check_annotations, check_inputs, check_training, check_weights
 from .training import train
 
+COUNTED = 2_000_000  # rows that the class-level T is estimated from
+
 
 class Classifier(ClassifierMixin, BaseEstimator):
     """A classifier that survives wrong labels, and knows which ones they are.
@@ -60,8 +62,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         precision: "float32" or "bfloat16"; "auto" is bfloat16 on CUDA only.
         ema: decay of the moving average of the weights; 0: no average.
         clip: maximum gradient norm of a parameter group; 0: no clipping.
-        val: the fraction of the rows to hold out as noisy validation; "auto": a tenth with 1,000
-            rows or more, otherwise nothing.
+        val: the fraction of the rows to hold out as noisy validation, or a whole number of rows of
+            each observed class; "auto": a tenth with 1,000 rows or more, otherwise nothing.
         keep: which epoch's model to keep: "last", "best" by noisy validation accuracy, or
             "best_nll"; None: the best if at least 100 labels are held out, else the last.
         patience: stop after this many epochs without better noisy validation; 0: never.
@@ -342,8 +344,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _posteriors(self, data: Data) -> tuple[Tensor, NDArray[np.bool_]]:
         trainer = self._trainer()
         probs = trainer.map(lambda batch: self.method_.predict_proba(self._seen(batch).x), data)
-        unread, rows = trainer.feed.unreadable, range(len(data))
-        found = np.array([bool(unread) and row_name(data.x, row) in unread for row in rows])
+        found, unread = np.zeros(len(data), dtype=bool), trainer.feed.unreadable
+        if unread:
+            found[:] = [row_name(data.x, row) in unread for row in range(len(data))]
         return probs, found
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -440,7 +443,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         probs, unreadable_rows = self._posteriors(data)
         if answers is not None:
             answers |= {"probs": probs.float().cpu().numpy(), "unreadable_rows": unreadable_rows}
-        return confident_joint(probs, data.y.to(probs.device)).T.float().cpu()
+        step = -(-len(data) // COUNTED)
+        return confident_joint(probs[::step], data.y[::step].to(probs.device)).T.float().cpu()
 
     # ---- auditing -----------------------------------------------------------------------------
 

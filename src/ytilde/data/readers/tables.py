@@ -156,9 +156,7 @@ def read_frame(
     _check_columns(frame, what)
     frame = frame.reset_index(drop=True)
     schema = options.schema
-    for column in () if schema else options.drop:  # a second file need not have it
-        if column not in frame.columns:
-            raise _no_column(column, "dropped", list(frame.columns), what)
+    check_dropped(list(frame.columns), options, what)
     label, clean_label = label_columns(list(frame.columns), options, what)
     if not len(frame):
         raise BadInput(f"There are no rows in {what}.")
@@ -169,19 +167,26 @@ def read_frame(
         options,
         what,
     )
-    others = [label, clean_label, *_nameless(frame), *options.drop]
+    others = [label, clean_label, *nameless(frame), *options.drop]
     features = frame.drop(columns=[c for c in others if c in frame.columns])
-    ids = _id_columns(frame, features, (label, clean_label), options, what)
+    ids = id_columns(frame, features, (label, clean_label), options, what)
     x, paths, roles = _inputs(features.drop(columns=ids, errors="ignore"), folder, options, what)
     roles |= {"label": label, "clean_label": clean_label}
     if schema is None:
-        options.notes.append(_taken(list(frame.columns), **roles))
+        options.notes.append(taken(list(frame.columns), **roles))
     roles["id_column"] = str(ids[0]) if ids else None
     found = with_schema(Data(x, y, len(names), clean, tuple(names)), paths, **roles)
     return with_texts(found, texts or partial(own_texts, frame))
 
 
-def _id_columns(
+def check_dropped(columns: Sequence[Any], options: ReadOptions, what: str) -> None:
+    """Refuse to leave out a column that is not there; a second file need not have it."""
+    for column in () if options.schema else options.drop:
+        if column not in columns:
+            raise _no_column(column, "dropped", columns, what)
+
+
+def id_columns(
     frame: pd.DataFrame, features: pd.DataFrame, labels: Any, options: ReadOptions, what: str
 ) -> list[Any]:
     """The columns that name the rows; the first of them is carried along."""
@@ -208,7 +213,7 @@ def _id_columns(
     return found
 
 
-def _nameless(frame: pd.DataFrame) -> list[Any]:
+def nameless(frame: pd.DataFrame) -> list[Any]:
     """Columns that nobody named and that say nothing of the rows.
 
     An index that pandas saved, and what stands behind a comma at the end of every line: nothing.
@@ -245,13 +250,13 @@ def _inputs(
     if image_column is not None:
         paths = [str(folder / str(name)) for name in frame[image_column]]
         return read_pictures(paths, options), paths, {"image_column": image_column, "columns": {}}
-    columns = options.schema.columns if options.schema else _columns(frame, what)
-    raw = torch.from_numpy(_features(frame, columns, what, options.notes))
+    columns = options.schema.columns if options.schema else feature_columns(frame, what)
+    raw = torch.from_numpy(feature_array(frame, columns, what, options.notes))
     x = features(raw, options.schema.double if options.schema else None)
     return x, None, {"image_column": None, "columns": columns}
 
 
-def _taken(
+def taken(
     names: Sequence[Any],
     columns: dict[str, list[str] | None],
     image_column: str | None,
@@ -289,7 +294,7 @@ def _is_text(column: pd.Series) -> bool:
     return kind.is_string_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype)
 
 
-def _columns(frame: pd.DataFrame, what: str) -> dict[str, list[str] | None]:
+def feature_columns(frame: pd.DataFrame, what: str) -> dict[str, list[str] | None]:
     """What each feature column holds: numbers (None), or one of these categories."""
     columns: dict[str, list[str] | None] = {}
     long = {}  # text that is no category
@@ -332,23 +337,25 @@ def _categories(column: pd.Series, what: str) -> list[str] | None:
     return sorted(str(value) for value in column.dropna().unique())
 
 
-def _features(
+def feature_array(
     frame: pd.DataFrame, columns: dict[str, list[str] | None], what: str, notes: list[str]
 ) -> np.ndarray:
     """[N, D] float64: numbers as they are, a category as one column of 0 and 1 for each value."""
     if not columns:
         raise BadInput(f"{what} is a table, and the model was not trained on one.")
-    parts = []
     frame = frame.rename(columns=str)
-    for name, categories in columns.items():
+    widths = [1 if categories is None else len(categories) for categories in columns.values()]
+    out, start = np.empty((len(frame), sum(widths))), 0  # one copy: columns are written into it
+    for (name, categories), width in zip(columns.items(), widths, strict=True):
         if name not in frame.columns:
             raise _no_column(name, "feature", list(frame.columns), what)
-        where = f"column {name!r} of {what}"
+        where, place = f"column {name!r} of {what}", slice(start, start + width)
         if categories is None:
-            parts.append(_numbers(frame[name], where)[:, None])
+            out[:, start] = _numbers(frame[name], where)
         else:
-            parts.append(_one_hot(frame[name], categories, where, notes))
-    return np.concatenate(parts, axis=1)
+            out[:, place] = _one_hot(frame[name], categories, where, notes)
+        start += width
+    return out
 
 
 def _one_hot(column: pd.Series, categories: list[str], what: str, notes: list[str]) -> np.ndarray:
