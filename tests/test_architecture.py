@@ -14,7 +14,7 @@ files hashing signing specs outputs runfolder checkpoint versions
 data datasets noise augment
 losses mixing heads transition selection generative diffusion metrics backbones annotators
 engine encoders protocols
-method fitting tuning
+method fitting tuning budget
 methods
 auditing
 estimator export plotting testing uncertainty

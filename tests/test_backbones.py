@@ -36,6 +36,7 @@ SMALL = [
     ("wide_resnet:depth=10,widen=1,dropout=0.3", (1, 16, 15), (64,)),
     ("inception_resnet_v2:width=2", (3, 75, 75), (48,)),
     ("xception65:width=2", (3, 33, 40), (64,)),
+    ("patches:filters=4,pool=2", (2, 20, 17), (32,)),
     ("unet:width=4,depth=2,dropout=0.2", (3, 16, 16), (16, 16, 4)),
     ("unet:width=2,depth=4", (1, 23, 19), (23, 19, 2)),
     ("deeplab:width=4,features=8", (3, 32, 48), (8, 12, 8)),

@@ -90,3 +90,12 @@ def check_ranges(what: str, values: Mapping[str, Any], ranges: str) -> None:
         chain = zip(words[1::2], numbers, numbers[1:], strict=False)
         if not all(_COMPARE[sign](left, right) for sign, left, right in chain):
             raise BadInput(f"{name} of {what} is {value}, but it must be in the range {rule}.")
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it: 40 seconds, 4 minutes, 3 hours."""
+    for size, word in ((3600, "hour"), (60, "minute"), (1, "second")):
+        if seconds >= 1.5 * size or size == 1:
+            number = max(1, round(seconds / size))
+            return f"{number} {word}{'' if number == 1 else 's'}"
+    raise AssertionError

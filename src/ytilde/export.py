@@ -35,11 +35,13 @@ def to_onnx(clf: Classifier, path: str | Path, force: bool = False) -> None:
     check_replaceable(Path(path), "onnx", force)
     method = copy.deepcopy(clf.method_).cpu().eval()
     _store_noise(method)
+    first = copy.deepcopy(clf.encoder_)
+    whole = method if first is None else nn.Sequential(first.cpu(), method).eval()
     x = torch.full((2, *clf.shape_), 0.5, dtype=torch.float64 if clf.double_ else torch.float32)
     try:
         with _quiet():
             program = torch.onnx.export(
-                method, (x,), input_names=["x"], output_names=["log_probs"], dynamo=True,
+                whole, (x,), input_names=["x"], output_names=["log_probs"], dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("N")},), verbose=False,
             )  # fmt: skip
     except ImportError as error:
@@ -63,6 +65,7 @@ def _inputs(clf: Classifier) -> dict[str, Any]:
         start += len(categories) if categories else 1
     net = clf.method_.net
     constants = {"mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist()}
+    constants = constants if clf.encoder_ is None else {}  # of the features, not of x
     about = {"shape": list(clf.shape_), "normalised": "by the network", **constants}
     if clf.double_:
         about["type"] = "float64"

@@ -26,6 +26,7 @@ from .data.images import unreadable
 from .data.precision import ROUNDING, keep_double
 from .data.splits import split
 from .encoders import Encoder
+from .encoders.patches import is_patches
 from .encoders.simclr import Settings, finished, simclr
 from .engine import RandomState, Recipe, Record, Trainer, parallel, to_device
 from .hashing import hash_of
@@ -134,6 +135,7 @@ def fit_method(
     resume: bool = False,
     monitor: Callable[[Trainer], Record] | None = None,
     on_record: Callable[[Record], None] = lambda record: None,
+    on_step: Callable[[Record], None] | None = None,
     checkpoint_every: float = 0.0,
     encoder: Encoder | str | Path | None = None,
     pretrain: str | None = None,
@@ -153,6 +155,7 @@ def fit_method(
         resume: continue from what the folder holds.
         monitor: more figures of every epoch, of the trainer; only recorded.
         on_record: called with the record of every epoch.
+        on_step: called within an epoch, now and then, with its "share" that is done.
         checkpoint_every: minimum seconds between two checkpoints.
         encoder: a file (or an Encoder) that the networks start from.
         pretrain: make an encoder first, as in "simclr:epochs=100".
@@ -173,6 +176,8 @@ def fit_method(
         raise BadInput(f"{method.name} trains in one process only; leave torchrun or devices out")
     data = data.without_clean()
     _check_data(data)
+    if is_patches(backbone):
+        raise BadInput("patches are learnt before a fit: use Classifier(backbone='patches')")
     if data.y.dim() > 1 and not method.pixels:
         raise BadInput(f"{method.name} needs one label per row, not labels of pixels")
     if encoder is not None and pretrain:
@@ -213,6 +218,7 @@ def fit_method(
         resume=resume,
         monitor=monitor,
         on_record=on_record,
+        on_step=on_step,
         checkpoint_every=checkpoint_every,
         team=team,
         notes=notes,

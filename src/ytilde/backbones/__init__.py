@@ -7,6 +7,7 @@ generator: the caller forks and seeds it.
 
 from . import inception, pixels, resnet, small, xception  # noqa: F401 (they register themselves)
 from .measured import as_backbone
+from .patches import Patches
 from .registry import (
     Backbone,
     about_backbone,
@@ -19,6 +20,7 @@ from .weights import is_pretrained, load_weights, mark_pretrained
 
 __all__ = [
     "Backbone",
+    "Patches",
     "about_backbone",
     "as_backbone",
     "create_backbone",

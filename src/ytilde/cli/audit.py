@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ..errors import BadInput, shorten_list
+from ..errors import BadInput, duration, shorten_list
 from .flags import flag_of
 from .options import (
     DATA,
@@ -25,6 +25,7 @@ from .options import (
     Force,
     IdColumn,
     ImageColumn,
+    ImageSize,
     Item,
     Label,
     MethodName,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 OF_DATA = {  # options that say how to read or to train, by the name of their parameter
     "label": "--label", "clean_label": "--clean-label", "image_column": "--image-column",
+    "image_size": "--image-size",
     "drop": "--drop", "id_column": "--id", "features": "--features", "test": "--test",
     "noise_text": "--noise", "data_root": "--data-root", "strict": "--strict", "method": "--method",
     "backbone": "--backbone", "encoder": "--encoder", "pretrain": "--pretrain",
@@ -84,6 +86,7 @@ def audit(
     label: Label = None,
     clean_label: CleanLabel = None,
     image_column: ImageColumn = None,
+    image_size: ImageSize = None,
     drop: Drop = None,
     id_column: IdColumn = None,
     features: Features = None,
@@ -177,7 +180,7 @@ def audit(
         return
     if ray:
         raise BadInput("--ray is for --probabilities; leave it out")
-    run = Path(source)
+    run, found = Path(source), None
     if not (run / CONFIG).exists() and run.suffix != ".safetensors":
         from .training import FitRequest, train_run
 
@@ -187,6 +190,7 @@ def audit(
             source, label, clean_label, image_column, drop, id_column, test, noise_text, None,
             data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force,
             voted, features,
+            image_size=image_size,
         )  # fmt: skip
 
         def check(found: Source) -> None:
@@ -194,12 +198,12 @@ def audit(
             wanted.check_pixels(found)
             wanted.check(*(found.paths or ()))
 
-        run = train_run(asked, goes_on=True, check=check)
+        run, found = train_run(asked, goes_on=True, check=check)
     else:
         _refuse(
             given, ctx.args, (), f"{run} is a run, which was read and trained as its config says"
         )
-    _audit_run(run, folds, wanted)
+    _audit_run(run, folds, wanted, found)
 
 
 def _several_labels(source: str, label: str | None, wanted: Wanted) -> bool:
@@ -227,8 +231,8 @@ def _check_data(found: Source, folds: int) -> None:
         check_folds(found.data.y.numpy(), folds)
 
 
-def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
-    """Judge the labels that a run was trained on."""
+def _audit_run(run: Path, folds: int, wanted: Wanted, found: Source | None = None) -> None:
+    """Judge the labels that a run was trained on; found: them, where they have just been read."""
     from ..auditing.items import table
     from ..auditing.sampling import known_rows
     from ..outputs import check_no_links
@@ -254,7 +258,7 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
     check_no_links(run / name for name in names)
     clf, config = load_model(run)
     wanted.check(run, *run_inputs(config))
-    found = training_data(run, config)
+    found = found or training_data(run, config)
     wanted.check(*(found.paths or ()))
     wanted.check_pixels(found)
     encoder = same_encoder(run, clf.encoder, config)
@@ -275,9 +279,8 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
             return
         checked = known_rows(run, found.data)
         kept: Any = {"keep": run / FOLDS, "folder": run, "checked": checked}
-        result = clf.audit_data(
-            found.data, folds, bar.show, encoder=encoder, on_start=on_start, **kept
-        )
+        kept |= {"encoder": encoder, "on_start": on_start, "on_step": bar.step}
+        result = clf.audit_data(found.data, folds, bar.show, **kept)
         if isinstance(checked, dict):
             known = f"The {len(checked)} rows whose clean label is known"
             result.notes.append(f"{known} are taken for a random sample of all rows.")
@@ -424,12 +427,3 @@ def forecast(left: int, folds: int, history: list[Record]) -> str:
     what += f" of {len(history)} epochs" if history else ""
     seconds = sum(record.get("seconds", 0.0) for record in history) * left * (folds - 1) / folds
     return f"about {duration(seconds)}: {what}" if seconds else what
-
-
-def duration(seconds: float) -> str:
-    """A time as a person says it: 40 seconds, 4 minutes, 3 hours."""
-    for size, word in ((3600, "hour"), (60, "minute"), (1, "second")):
-        if seconds >= 1.5 * size or size == 1:
-            number = max(1, round(seconds / size))
-            return f"{number} {word}{'' if number == 1 else 's'}"
-    raise AssertionError

@@ -6,6 +6,7 @@ rich is imported when a table or a bar is drawn; a sentence needs none.
 from __future__ import annotations
 
 import sys
+import time
 import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 quiet = False  # of the processes that torchrun starts one speaks
 FIGURES = {"loss": "loss", "val_accuracy": "noisy val", "test_accuracy": "test"}
+STILL_THERE = 30.0  # seconds without a word, at most
 FIGURES |= {"knn_accuracy": "k-NN", "linear_accuracy": "linear"}
 
 
@@ -99,22 +101,39 @@ class Bar:
 
         columns = (
             TextColumn("{task.description}"), BarColumn(),
-            TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn(),
+            TextColumn("{task.completed:.0f}/{task.total}"), TimeRemainingColumn(),
             TextColumn("{task.fields[figures]}"),
         )  # fmt: skip
         out = rich_console()
         self.bar = Progress(*columns, console=out, disable=quiet or not out.is_terminal)
         self.tasks: dict[str, Any] = {}
+        self.said = time.monotonic()
         self.bar.start()
         return self
 
-    def show(self, record: Record) -> None:
-        stage, epoch, epochs = record["stage"], record["epoch"], record["epochs"]
+    def step(self, record: Record) -> None:
+        """Move within an epoch; in a file or a pipe, say so every half minute."""
+        stage, key, done, total = self._place(record)
+        if key not in self.tasks:
+            self.tasks[key] = self.bar.add_task(stage, total=total, figures="")
+        share = record["share"]
+        self.bar.update(self.tasks[key], completed=done - 1 + share, description=stage, total=total)
+        if self.bar.disable and time.monotonic() - self.said > STILL_THERE:
+            self.said = time.monotonic()
+            say(f"{stage} {record['epoch']}/{record['epochs']}  {100 * share:.0f} % of the epoch")
+
+    def _place(self, record: Record) -> tuple[str, str, int, int]:
+        """What a record's line is called, its key, and how many of its epochs have been begun."""
         trial = record.get("race")  # one line for all that are tried
-        stage = f"trying {trial}" if trial else stage
-        key, done, total = "race" if trial else stage, epoch, epochs
+        stage = f"trying {trial}" if trial else record["stage"]
         if "fold" in record and not trial:
-            key, (done, total) = "folds", self._of_all_folds(record)
+            return stage, "folds", *self._of_all_folds(record)
+        return stage, "race" if trial else stage, record["epoch"], record["epochs"]
+
+    def show(self, record: Record) -> None:
+        epoch, epochs, trial = record["epoch"], record["epochs"], record.get("race")
+        stage, key, done, total = self._place(record)
+        self.said = time.monotonic()
         if key not in self.tasks:
             self.tasks[key] = self.bar.add_task(stage, total=total, figures="")
         figures = "  ".join(f"{text} {record[k]:.3f}" for k, text in FIGURES.items() if k in record)

@@ -26,6 +26,7 @@ from .options import (
     GroupedCommand,
     IdColumn,
     ImageColumn,
+    ImageSize,
     Item,
     Label,
     MethodName,
@@ -65,6 +66,7 @@ def fit(
     label: Label = None,
     clean_label: CleanLabel = None,
     image_column: ImageColumn = None,
+    image_size: ImageSize = None,
     drop: Drop = None,
     id_column: IdColumn = None,
     features: Features = None,
@@ -111,5 +113,6 @@ def fit(
         source, label, clean_label, image_column, drop, id_column, test, noise_text, task,
         data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted,
         features,
+        image_size,
     )  # fmt: skip
     train_run(asked, resume=resume)

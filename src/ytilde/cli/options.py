@@ -34,6 +34,17 @@ CleanLabel = Annotated[
 ImageColumn = Annotated[
     str | None, typer.Option(help="column of image paths", rich_help_panel=DATA)
 ]
+ImageSize = Annotated[
+    int | None,
+    typer.Option(
+        "--image-size",
+        min=16,
+        max=2048,
+        help="scale pictures to cover a square of so many pixels; default: their own size where "
+        "all are alike, else the median, at most 224",
+        rich_help_panel=DATA,
+    ),
+]
 Drop = Annotated[
     list[str] | None,
     typer.Option("--drop", help="exclude a column, e.g. an id; repeatable", rich_help_panel=DATA),
@@ -90,7 +101,7 @@ Backbone = Annotated[
     str,
     typer.Option(
         help="network, as NAME[:OPTION=VALUE,...] (see `ytilde methods backbones`); auto: chosen "
-        "by the data",
+        "by the data, and on a CPU by what can be trained in time",
         rich_help_panel=METHOD,
     ),
 ]

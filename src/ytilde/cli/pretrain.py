@@ -23,6 +23,7 @@ from .options import (
     Force,
     IdColumn,
     ImageColumn,
+    ImageSize,
     Label,
     Source,
 )
@@ -34,6 +35,7 @@ def pretrain(
     label: Label = None,
     clean_label: CleanLabel = None,
     image_column: ImageColumn = None,
+    image_size: ImageSize = None,
     drop: Drop = None,
     id_column: IdColumn = None,
     data_root: DataRoot = None,
@@ -57,7 +59,7 @@ def pretrain(
     from ..fitting import load_or_pretrain
     from ..outputs import check_outputs
     from ..runfolder import RunFolder
-    from .reading import input_paths, read_source
+    from .reading import check_image_size, input_paths, read_source
 
     check_outputs([(out_file, "encoder")], input_paths(source, data_root), force)
     if is_stream(out_file):
@@ -70,8 +72,8 @@ def pretrain(
     flags = read_flags(ctx.args, known | {f.name: f for f in dataclasses.fields(Settings)})
     recipe = Recipe(**{name: flags.pop(name) for name in known if name in flags})
     text = "simclr:" + ",".join(f"{name}={value}" for name, value in flags.items())
-    read = {"image_column": image_column, "clean_label": clean_label, "drop": drop}
-    read["id_column"] = id_column
+    read: dict[str, Any] = {"image_column": image_column, "clean_label": clean_label, "drop": drop}
+    read |= {"id_column": id_column, "size": image_size}
     try:
         found = read_source(source, data_root, label=label, **read)
     except BadInput as error:
@@ -80,6 +82,7 @@ def pretrain(
         found = read_source(source, data_root, labelled=False, **read)
         say(f"note: read as data without labels. {error}")
     data = found.data
+    check_image_size(image_size, data, source)
     check_outputs([(out_file, "encoder")], found.paths or (), force)
     work = out_file.parent / f".{out_file.name}.work"
     new = not work.exists()
@@ -104,7 +107,8 @@ def pretrain(
     say(f"written: {out_file}")
     labelled = quote(source) if bool((data.y != IGNORE).any()) else "LABELLED_DATA"
     columns = {"--label": label, "--clean-label": clean_label, "--image-column": image_column}
-    _say_next(labelled, columns | {"--id": id_column}, drop, out_file)
+    columns |= {"--id": id_column, "--image-size": str(image_size or "")}
+    _say_next(labelled, columns, drop, out_file)
 
 
 def _say_next(source: str, columns: dict[str, Any], drop: Any, encoder: Path) -> None:

@@ -31,6 +31,12 @@ def read_source(
     return found
 
 
+def check_image_size(size: int | None, data: Data, source: str) -> None:
+    """Refuse a size for what is not read from picture files, and so was not scaled."""
+    if size and data.shape[1:] != (size, size):
+        raise BadInput(f"--image-size is for picture files, and {source} has none; leave it out")
+
+
 def input_paths(source: str, root: Path | None, *others: Any) -> list[Path]:
     """What a command reads: of a named set the folder with its files."""
     named = [datasets.home(root)] if source in datasets.NAMES else []

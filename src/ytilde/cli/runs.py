@@ -168,7 +168,7 @@ def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
 
 
 def _all_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    ignored = {"versions", "realised_noise", "schema", "started_in"}
+    ignored = {"versions", "realised_noise", "schema", "started_in", "network"}
     if isinstance(recipe := old.get("recipe"), dict):  # fields that it is too old to have
         old = old | {"recipe": dataclasses.asdict(Recipe()) | recipe}
     return [

@@ -72,6 +72,7 @@ def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
         "drop": config.get("drop") or (),
         "id_column": ids,
         "features": from_start(config.get("features"), config),
+        "size": config.get("image_size"),
         **{key: config[key] for key in ("clean_label", "image_column")},
     }
     assert source is not None

@@ -6,6 +6,7 @@ import dataclasses
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .. import datasets
+from ..budget import FORECAST, plan_fit
 from ..data import BadInput, readers
+from ..encoders.patches import encode, seen_shape
 from ..engine import REFIT_FIELDS, default_recipe
 from ..errors import unknown_name_message
 from ..estimator import Classifier
@@ -24,7 +27,7 @@ from . import console
 from .console import say
 from .flags import parse_flags
 from .predictions import write_predictions
-from .reading import class_sizes, corrupt, input_paths, read_source, true_labels
+from .reading import check_image_size, class_sizes, corrupt, input_paths, read_source, true_labels
 from .runs import Run
 from .summary import against_truth, say_summary, summarise
 from .trained import load_encoder
@@ -64,6 +67,7 @@ class FitRequest:
     force: bool
     annotations: dict[str, str | None] | None = None  # votes: their path, and their columns
     features: str | None = None  # a file of embeddings, or the column of them
+    image_size: int | None = None
 
 
 def train_run(
@@ -72,8 +76,8 @@ def train_run(
     resume: bool = False,
     goes_on: bool = False,
     check: Callable[[readers.Source], None] = lambda found: None,
-) -> Path:
-    """Train what was asked for; the folder of the run.
+) -> tuple[Path, readers.Source]:
+    """Train what was asked for; the folder of the run, and what it was trained on.
 
     resume: continue the run in asked.out_folder.
     goes_on: do so wherever this same run has begun, in a default folder too; Ctrl-C then leaves
@@ -91,9 +95,11 @@ def train_run(
     begun = Run.config(out_folder) if resume and out_folder and _has_run(out_folder) else None
     ids = "none" if begun and "id_column" not in begun else asked.id_column  # 0.1: as features
     how: dict[str, Any] = {"strict": asked.strict, "id_column": ids, "features": asked.features}
+    how["size"] = asked.image_size
     voted = asked.annotations
     found = read_source(source, asked.data_root, annotations=voted, **how, **read)
     data = found.data
+    check_image_size(asked.image_size, data, source)
     if voted and method != "crowd":
         say(f"note: {method} trains on the consensus; --method crowd learns from the votes")
     if data.y.dim() == 1:
@@ -103,14 +109,16 @@ def train_run(
     seen = read | {"features": asked.features}
     test_data = _test_data(source, asked.test, asked.data_root, data.names, found.schema, seen)
     settings |= _as_begun(begun, settings)
-    recipe = default_recipe(data.shape, len(data), data.y.dim() > 1, seed=seed, **settings)
-    corrupted, noise_summary = corrupt(data, asked.noise, recipe)
     encoder, digest = load_encoder(asked.encoder)
+    network, settings = _network(asked, data, made, settings, encoder, begun)
+    shape = seen_shape(network, data.shape)
+    recipe = default_recipe(shape, len(data), data.y.dim() > 1, seed=seed, **settings)
+    corrupted, noise_summary = corrupt(data, asked.noise, recipe)
     config = {
         "source": source, "data_root": str(asked.data_root) if asked.data_root else None, **read,
         "id_column": asked.id_column,
         "test": asked.test, "noise": asked.noise, "method": method, "fields": fields,
-        "backbone": asked.backbone, "recipe": dataclasses.asdict(recipe),
+        "backbone": asked.backbone, "network": network, "recipe": dataclasses.asdict(recipe),
         "encoder": str(asked.encoder) if asked.encoder else None, "pretrain": asked.pretrain,
         "encoder_digest": digest,
         "fingerprint": found.fingerprint, "schema": dataclasses.asdict(found.schema),
@@ -119,6 +127,7 @@ def train_run(
     }  # fmt: skip
     config |= {"annotations": voted} if voted else {}
     config |= {"features": asked.features} if asked.features else {}
+    config |= {"image_size": asked.image_size} if asked.image_size else {}
     folder = out_folder or default_folder(f"{Path(source).stem}-{method}", goes_on and config)
     resume = resume or (goes_on and not out_folder and _has_run(folder))
     paths = [value for value in fields.values() if isinstance(value, str)]
@@ -131,7 +140,7 @@ def train_run(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         own = {name: getattr(recipe, name) for name in REFIT_FIELDS}
         own |= {"encoder": asked.encoder, "pretrain": asked.pretrain}
-        clf = Classifier(made, asked.backbone, random_state=seed, **own)
+        clf = Classifier(made, network, random_state=seed, **own)
         answers: dict[str, np.ndarray] = {}
         with console.Bar() as bar:
 
@@ -151,8 +160,9 @@ def train_run(
                     answers=answers,
                     folder=folder,
                     resume=resume,
-                    monitor=_monitor(test_data),
+                    monitor=_monitor(clf, test_data),
                     on_record=on_record,
+                    on_step=bar.step,
                 )
             except KeyboardInterrupt:
                 if goes_on:
@@ -169,8 +179,8 @@ def train_run(
         clf.save(folder / MODEL, force=True)
         keep = recipe.keep if trainer else "last"  # what Ctrl-C leaves
         summary = summarise(clf.history_, keep) | {"backbone": clf.backbone_}
+        found = dataclasses.replace(found, data=corrupted)
         if answers:
-            found = dataclasses.replace(found, data=corrupted)
             probs, unreadable_rows = answers["probs"], answers["unreadable_rows"]
             write_predictions(folder / PREDICTIONS, found, clf.classes_, probs, unreadable_rows)
             summary |= against_truth(corrupted, probs, unreadable_rows)
@@ -180,7 +190,32 @@ def train_run(
     if trainer is None:
         say(f"Interrupted; {RESUME}")
         raise typer.Exit(130)
-    return folder
+    return folder, found
+
+
+def _network(
+    asked: FitRequest,
+    data: Data,
+    method: Any,
+    settings: dict[str, Any],
+    encoder: Any,
+    begun: dict[str, Any] | None,
+) -> tuple[str, dict[str, Any]]:
+    """The network to train, and the recipe's settings; a run that continues keeps its own.
+
+    On a CPU it says how long that will take, and what it chose where the choice was left to it.
+    """
+    if begun is not None:
+        precision = (begun.get("recipe") or {}).get("precision")
+        same = begun.get("backbone") == asked.backbone
+        network = begun.get("network", asked.backbone) if same else asked.backbone
+        return network, {"precision": precision} | settings
+    plan = plan_fit(data, method, asked.backbone, settings, encoder, asked.pretrain)
+    if plan is None:
+        return asked.backbone, settings
+    if plan.chosen or plan.seconds >= FORECAST:
+        say(plan.sentence)
+    return plan.backbone, settings | ({"precision": plan.precision} if plan.chosen else {})
 
 
 def default_folder(stem: str, config: Any = None) -> Path:
@@ -235,11 +270,15 @@ def _test_data(
     return dataclasses.replace(data, y=true_labels(data))
 
 
-def _monitor(data: Data | None) -> Any:
+def _monitor(clf: Classifier, data: Data | None) -> Any:
     """Test figures for the record of an epoch; training never sees them."""
 
-    def measure(trainer: Trainer) -> Record:
+    @cache
+    def seen() -> Data:  # as the method sees it, made once
         assert data is not None
-        return {f"test_{name}": value for name, value in trainer.score(data).items()}
+        return data if clf.encoder_ is None else encode(clf.encoder_, data, clf.recipe_)
+
+    def measure(trainer: Trainer) -> Record:
+        return {f"test_{name}": value for name, value in trainer.score(seen()).items()}
 
     return None if data is None else measure

@@ -39,6 +39,7 @@ class Trainer:
         monitor: called after each validated epoch for figures that are only recorded (test
             accuracy), never used.
         on_record: called with the record of every epoch.
+        on_step: called within an epoch, now and then, with its "share" that is done.
         checkpoint_every: minimum seconds between two checkpoints.
         team: the processes that train this method together.
         notes: what the user should know already; more is added, such as a fall-back.
@@ -64,12 +65,13 @@ class Trainer:
         resume: bool = False,
         monitor: Callable[[Trainer], Record] | None = None,
         on_record: Callable[[Record], None] = lambda record: None,
+        on_step: Callable[[Record], None] | None = None,
         checkpoint_every: float = 0.0,
         team: Team | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         self.method, self.recipe, self.val, self.weights = method, recipe, val, weights
-        self.monitor, self.on_record = monitor, on_record
+        self.monitor, self.on_record, self.on_step = monitor, on_record, on_step
         self.team, self.notes = team or Team(), list(notes)
         self.device = choose_device(recipe.device)
         self.dtype = choose_dtype(recipe.precision, self.device)
@@ -134,6 +136,7 @@ class Trainer:
                     step = run.begin(epoch)
                     for inputs in run.inputs():
                         step(inputs)
+                        run.show_share()
                     mean_loss = run.mean_loss()
                 record: Record = {"stage": stage, "epoch": epoch + 1, "epochs": recipe.epochs}
                 record |= {"loss": mean_loss, "lr": recipe.lr * run.factor}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,18 @@ class Stage:
 
     def inputs(self) -> Iterator[Any]:
         """What the step is given, batch by batch, in one epoch."""
-        return self.trainer.feed.inputs(self.data, self.sampler.epoch())
+        batches = self.sampler.epoch()
+        first = next(iter(batches.values())) if isinstance(batches, dict) else batches
+        self.steps, self.taken, self.shown = len(first), 0, time.monotonic()
+        return self.trainer.feed.inputs(self.data, batches)
+
+    def show_share(self) -> None:
+        """After a step: tell who listens, twice a second, how much of the epoch is done."""
+        self.taken += 1
+        if self.trainer.on_step and time.monotonic() - self.shown > 0.5:
+            self.shown = time.monotonic()
+            share = {"epochs": self.recipe.epochs, "share": self.taken / self.steps}
+            self.trainer.on_step({"stage": self.name, "epoch": self.epoch + 1, **share})
 
     def update(self, inputs: Any) -> None:
         """One step of training: batch, loss, gradient, update."""

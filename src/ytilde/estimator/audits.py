@@ -28,12 +28,14 @@ from ..data.images import unreadable, without_unreadable
 from ..data.readers import fingerprint
 from ..data.votes import Votes
 from ..encoders.encoder import Encoder
-from ..engine import Record
+from ..encoders.patches import HEAD, encode, is_patches
+from ..engine import Recipe, Record
+from ..fitting import backbone_name
 from ..hashing import hash_of
 from ..method import Method, Net
 from .files import plain_fields
 from .inputs import as_plain, check_annotations, check_inputs, check_labels, check_training
-from .training import train
+from .training import learn_patches_of, plan_for, train
 
 if TYPE_CHECKING:
     from .classifier import Classifier
@@ -100,11 +102,13 @@ def audit_data(
     checked: Mapping[int, int] | Reviewed | None,
     folder: Path | None,
     on_start: Callable[[int], None],
+    on_step: Callable[[Record], None] | None = None,
 ) -> Audit:
     """The audit of a Data with one label a row."""
     if data.y.dim() > 1:
         raise BadInput(ONE_LABEL)
     data, unread = without_unreadable(data)
+    seen = data
     if folds == 0:
         _check_classes(clf, data)
         probs = clf.predict_proba(data)
@@ -114,11 +118,16 @@ def audit_data(
         encoder = encoder or clf._load_encoder()
         key = _key(clf, data, folds, encoder) if keep or folder else ""
         kept = Folds(folder, key) if folder else None
-        fit = _fold_fit(clf, data, encoder)
+        seen, like = _as_seen(clf, data, encoder, on_step)
+        fit = _fold_fit(like, seen, encoder, steps=on_step is not None)
+
+        def hear(record: Record) -> None:
+            (on_step if on_step and "share" in record else on_record)(record)
+
         probs, notes = kept_or_made(
             keep,
             key,
-            lambda: out_of_fold(data, folds, seed, fit, on_record, kept, on_start),
+            lambda: out_of_fold(seen, folds, seed, fit, hear, kept, on_start),
         )
         if kept:
             kept.clear()
@@ -130,7 +139,7 @@ def audit_data(
     if data.votes is not None:
         found = _audit_votes(probs, data, checked)
     else:
-        features = _inputs(data)
+        features = _inputs(seen)
         found = audit(probs, data.y, names=data.names, features=features, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
@@ -177,6 +186,37 @@ def audit_masks(
     return found
 
 
+def _as_seen(
+    clf: Classifier,
+    data: Data,
+    encoder: Encoder | None,
+    on_step: Callable[[Record], None] | None = None,
+) -> tuple[Data, Classifier]:
+    """The rows as the folds get them, and an estimator like clf that fits them.
+
+    What can be trained in time is asked once, not by each fold; a fitted clf has asked. Features
+    of patches are computed once, too: no label plays a part in them.
+    """
+    like, network = clone(clf), clf.backbone
+    fitted = getattr(clf, "shape_", None) == data.shape
+    auto = isinstance(network, str) and network == "auto"
+    if clf._is_auto():
+        like.set_params(method=clf._method_name())  # one race is enough
+    if auto and fitted:
+        network = clf._backbone_
+        like.set_params(precision=clf.recipe_.precision)
+    elif plan := plan_for(clf, data, encoder):
+        network = plan.backbone
+        like.set_params(precision=plan.precision)
+    if not is_patches(network):
+        return data, like.set_params(backbone=backbone_name(data, network, encoder))
+    known = fitted and clf._backbone_ == network
+    learnt = clf.encoder_ if known else learn_patches_of(clf, data, network, encoder)
+    assert learnt is not None
+    recipe = Recipe(device=clf.device, workers=clf.workers)
+    return encode(learnt, data, recipe, on_step=on_step), like.set_params(backbone=HEAD)
+
+
 def _inputs(data: Data) -> np.ndarray:
     """What neighbours and a linear model judge by: values, or coarse pixels, never anything that a
     network learnt from these labels."""
@@ -212,7 +252,7 @@ def _table_features(data: Data, rows: Sequence[int]) -> Tensor:
 
 def _network_features(clf: Classifier, data: Data, rows: Sequence[int]) -> Tensor:
     def of(batch: Batch) -> Tensor:
-        return F.normalize(clf.method_.net.features(batch.x).float())
+        return F.normalize(clf.method_.net.features(clf._seen(batch).x).float())
 
     return clf._trainer().map(of, data.rows(torch.as_tensor(rows)))
 
@@ -236,17 +276,19 @@ def _check_classes(clf: Classifier, data: Data) -> None:
         )
 
 
-def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None) -> FoldFit:
-    """How a fold is trained: as all of the data would be, though it has fewer rows."""
+def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None, steps: bool = False) -> FoldFit:
+    """How a fold is trained: as all of the data would be, though it has fewer rows.
+
+    steps: who listens hears of steps, too.
+    """
     whole = clone(clf)._recipe(data)
 
     def fit(
         part: Data, on_record: Callable[[Record], None], folder: Path | None
     ) -> Callable[[Data], Probs]:
         fitted = clone(clf).set_params(val=whole.val, keep=whole.keep)
-        if clf._is_auto():
-            fitted.set_params(method=clf._method_name())  # one race is enough
         options: Any = {"folder": folder, "resume": True} if folder else {}
+        options |= {"on_step": on_record} if steps else {}
         train(fitted, part, encoder=encoder, on_record=on_record, **options)
         if fitted.interrupted_:
             raise KeyboardInterrupt  # a fold that was trained for less would judge otherwise

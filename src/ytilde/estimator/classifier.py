@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..auditing import Audit
 from ..auditing.sampling import Reviewed
+from ..backbones import Patches
 from ..data import IGNORE, BadInput, Batch, Data
 from ..data.images import row_name
 from ..data.readers import Schema
@@ -42,7 +43,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
     Args:
         method: a name (see `list_methods()`), an unbuilt Method, or "auto": the best of a short
             list by noisy validation (`race_` is what was seen).
-        backbone: a name, "auto", or your own nn.Module that returns features.
+        backbone: a name, "auto", or your own nn.Module that returns features. On a CPU, where the
+            network would take pictures more than a minute, auto is "patches": see docs/pictures.md.
         epochs: passes over the training rows.
         batch_size: rows per step.
         optimizer: "sgd" (with momentum), "adam" or "adamw".
@@ -95,6 +97,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
     schema_: Schema | None  # how a table became rows
     double_: bool  # are the features float64?
     recipe_: Recipe
+    encoder_: Patches | None  # what turns pictures into what the method sees
     method_: Method
     history_: History
     race_: list[Record]  # what "auto" saw
@@ -340,7 +343,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     def _posteriors(self, data: Data) -> tuple[Tensor, NDArray[np.bool_]]:
         trainer = self._trainer()
-        probs = trainer.map(lambda batch: self.method_.predict_proba(batch.x), data)
+        probs = trainer.map(lambda batch: self.method_.predict_proba(self._seen(batch).x), data)
         found, unread = np.zeros(len(data), dtype=bool), trainer.feed.unreadable
         if unread:
             found[:] = [row_name(data.x, row) in unread for row in range(len(data))]
@@ -416,7 +419,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
             x = check_inputs(self, X)
             X = Data(x, torch.zeros(len(x), dtype=torch.int64), len(self.classes_))
         self._check_shape(X)
-        return self._trainer().map(fn, X).float().cpu().numpy()
+        return self._trainer().map(lambda batch: fn(self._seen(batch)), X).float().cpu().numpy()
+
+    def _seen(self, batch: Batch) -> Batch:
+        """The batch as the method sees it."""
+        return batch if self.encoder_ is None else batch._replace(x=self.encoder_(batch.x))
 
     def _check_shape(self, data: Data) -> None:
         if data.shape != self.shape_:
@@ -477,6 +484,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         checked: Mapping[int, int] | Reviewed | None = None,
         folder: Path | None = None,
         on_start: Callable[[int], None] = lambda left: None,
+        on_step: Callable[[Record], None] | None = None,
     ) -> Audit:
         """The audit of a Data (which may be lazy); images that cannot be read are left out.
 
@@ -490,11 +498,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
             folder: of a run, which keeps each fold as it ends, and the checkpoints of the one in
                 training: an audit that was stopped goes on there, to the same verdict.
             on_start: hears how many folds are left to train, before the first is.
+            on_step: called within an epoch, now and then, with its "share" that is done.
 
         Returns:
             The verdict on every label.
         """
-        more = (keep, encoder, checked, folder, on_start)
+        more = (keep, encoder, checked, folder, on_start, on_step)
         return audits.audit_data(self, data, folds, on_record, *more)
 
     # ---- files --------------------------------------------------------------------------------

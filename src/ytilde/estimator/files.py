@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import checkpoint
-from ..backbones import without_weights
+from ..backbones import Patches, create_backbone, without_weights
 from ..data import BadInput, Data
 from ..data.readers import Schema
+from ..encoders.patches import HEAD, is_patches
 from ..engine import choose_device, to_device
 from ..errors import is_out_of_memory
 from ..fitting import make_spec
@@ -25,12 +26,15 @@ from ..transition import validate_transition
 if TYPE_CHECKING:
     from .classifier import Classifier
 
+ENCODER = "encoder."  # in the names of the tensors of what turns pictures into features
+
 
 def save(clf: Classifier, path: str | Path, force: bool) -> None:
     """Write a fitted estimator."""
     check_replaceable(Path(path), "classifier", force)
     params = clf.get_params(deep=False)
     params |= {"method": None, "random_state": clf.recipe_.seed}  # what a refit needs
+    params["precision"] = clf.recipe_.precision  # it may have been chosen: see budget.py
     params["encoder"] = None if clf.encoder is None else str(clf.encoder)
     # a network of the user's own is not written: Classifier.load takes it again
     params["backbone"] = clf._backbone_ if isinstance(clf._backbone_, str) else None
@@ -53,6 +57,8 @@ def save(clf: Classifier, path: str | Path, force: bool) -> None:
     if (kind := clf.classes_.dtype).kind in "mMu":  # what a list alone does not tell
         meta["class_type"] = str(kind)
     tensors = {f"method.{name}": t for name, t in clf.method_.state_dict().items()}
+    learnt = clf.encoder_.state_dict() if clf.encoder_ is not None else {}
+    tensors |= {f"{ENCODER}{name}": t for name, t in learnt.items()}
     checkpoint.save(Path(path), tensors | {"transition": clf._class_transition_}, meta)
 
 
@@ -89,7 +95,9 @@ def _restored(
     if meta["feature_names"]:
         clf.feature_names_in_ = np.asarray(meta["feature_names"], dtype=object)
     clf._backbone_, clf.double_ = clf.backbone, meta.get("double", False)
-    shape = (meta["num_train"], *clf.shape_)
+    clf.encoder_ = _restored_patches(clf, tensors)
+    seen = clf.shape_ if clf.encoder_ is None else (clf.encoder_.dim,)
+    shape = (meta["num_train"], *seen)
     labels = torch.zeros((), dtype=torch.int64).expand(shape[0])
     zero = torch.zeros((), dtype=torch.float64 if clf.double_ else torch.float32)
     clf.annotators_ = np.asarray(meta.get("annotators", ()), dtype=object)
@@ -99,13 +107,26 @@ def _restored(
     clf.history_, clf.interrupted_ = [], False
     clf._class_transition_ = tensors.pop("transition")
     clf.method_ = clf._new_method()
-    network = without_weights(clf._backbone_)  # the file has them all
+    # without weights=FILE: this file has them all
+    network = HEAD if clf.encoder_ is not None else without_weights(clf._backbone_)
     spec = make_spec(blank.rows(torch.arange(1)), network, clf.recipe_)
     clf.method_.build(replace(spec, num_train=meta["num_train"]))
     clf.method_.load_state_dict({k.removeprefix("method."): v for k, v in tensors.items()})
     to_device(clf.method_, choose_device(clf.device))
     clf.method_.eval()
     return clf
+
+
+def _restored_patches(clf: Classifier, tensors: dict[str, Tensor]) -> Patches | None:
+    """What turns pictures into features; its tensors are taken out of those of the file."""
+    if not isinstance(clf.backbone, str) or not is_patches(clf.backbone):
+        return None
+    own = {k.removeprefix(ENCODER): tensors.pop(k) for k in list(tensors) if k.startswith(ENCODER)}
+    module = create_backbone(clf.backbone, clf.shape_)
+    module.load_state_dict(own)
+    to_device(module, choose_device(clf.device))
+    assert isinstance(module, Patches)
+    return module.eval()
 
 
 def plain_classes(classes: NDArray[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -12,10 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..backbones import Patches
+from ..budget import Plan, plan_fit
 from ..data import BadInput, Data
 from ..data.readers import Schema
 from ..encoders.encoder import Encoder
-from ..engine import Recipe, Record, Trainer, choose_device, parallel
+from ..encoders.patches import HEAD, encode, is_patches, learn_patches
+from ..engine import REFIT_FIELDS, Recipe, Record, Trainer, choose_device, parallel
 from ..fitting import backbone_name, fit_method
 from ..method import Method, create
 from ..tuning import SHORT_LIST, choose_method, tag_trial
@@ -38,26 +42,39 @@ def train(
     """Fit clf; the arguments are those of `Classifier.fit_data`."""
     if not isinstance(clf.devices, int | np.integer) or clf.devices < 1:
         raise BadInput(f"devices must be a whole number, at least 1, not {clf.devices!r}")
-    recipe = recipe or clf._recipe(data)
-    parallel.check_devices(int(clf.devices), choose_device(recipe.device))
+    encoder = encoder or clf._load_encoder()
+    plan = plan_for(clf, data, encoder) if recipe is None else None
+    if plan and plan.chosen:
+        warnings.warn(plan.sentence, stacklevel=4)
+    network = plan.backbone if plan else clf.backbone
+    clf.encoder_ = learn_patches_of(clf, data, network, encoder)
+    clf._backbone_ = backbone_name(data, network, encoder)
     clf.classes_ = np.asarray(data.names or range(data.num_classes))
     clf.shape_, clf.n_features_in_ = data.shape, math.prod(data.shape)
     clf.schema_, clf.annotators_ = schema, np.asarray(data.annotators, dtype=object)
     first = data.x[torch.arange(1)] if len(data.shape) == 1 else None
     clf.double_ = first is not None and first.dtype == torch.float64
-    encoder = encoder or clf._load_encoder()
-    clf.recipe_, clf._backbone_ = recipe, backbone_name(data, clf.backbone, encoder)
-    clf.history_ = []
+    notes: list[str] = []
+    if clf.encoder_ is not None:
+        how = {name: options.get(name) for name in ("folder", "on_step")}
+        like = recipe or Recipe(device=clf.device, workers=clf.workers)
+        data = encode(clf.encoder_, data, like, notes=notes, **how)  # type: ignore[arg-type]
+    recipe = recipe or clf._recipe(data)
+    if plan and plan.chosen:
+        recipe = replace(recipe, precision=plan.precision)
+    parallel.check_devices(int(clf.devices), choose_device(recipe.device))
+    clf.recipe_, clf.history_ = recipe, []
 
     def record(line: Record) -> None:
         if "race" not in line:
             clf.history_.append(line)
         on_record(line)
 
-    options |= {"backbone": clf._backbone_, "weights": weights, "on_record": record}
+    trained = clf._backbone_ if clf.encoder_ is None else HEAD
+    options |= {"backbone": trained, "weights": weights, "on_record": record}
     options |= {"encoder": encoder, "pretrain": clf.pretrain}
     clf.method_ = _auto_method(clf, data, options) if clf._is_auto() else clf._new_method()
-    alike = {k: v for k, v in options.items() if k not in ("on_record", "monitor")}
+    alike = {k: v for k, v in options.items() if k not in ("on_record", "on_step", "monitor")}
     trainer = None
     try:
         fresh = type(clf.method_)(**clf.method_.get_params())
@@ -65,6 +82,7 @@ def train(
         with parallel.spawn_workers(clf.devices, *beside):
             trainer = fit_method(clf.method_, data, recipe, **options)
         clf.history_ = trainer.history
+        trainer.notes[:0] = notes
     except KeyboardInterrupt:
         stages = {line["stage"] for line in clf.history_} - set(clf.method_.helper_stages)
         if not hasattr(clf.method_, "spec") or not stages:
@@ -75,9 +93,32 @@ def train(
     return trainer
 
 
+def plan_for(clf: Classifier, data: Data, encoder: Encoder | None = None) -> Plan | None:
+    """What this processor can train in time, where the estimator leaves the choice."""
+    if not isinstance(clf.backbone, str) or clf.backbone != "auto" or encoder or clf.pretrain:
+        return None
+    defaults = inspect.signature(type(clf)).parameters
+    own = {name: getattr(clf, name) for name in REFIT_FIELDS}
+    given = {k: v for k, v in own.items() if k not in defaults or v != defaults[k].default}
+    method = clf._method_name() if isinstance(clf.method, str) else clf._new_method()
+    return plan_fit(data, method, clf.backbone, given)
+
+
+def learn_patches_of(
+    clf: Classifier, data: Data, network: Any, encoder: Encoder | None
+) -> Patches | None:
+    """The patches of these pictures, where the network is made of them."""
+    if not is_patches(network):
+        return None
+    if encoder or clf.pretrain:
+        raise BadInput("patches are learnt from the pictures; leave out encoder and pretrain")
+    return learn_patches(network, data)
+
+
 def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method:
     """The winner of a race of SHORT_LIST; the options are those of the fit that follows."""
-    own = {k: v for k, v in options.items() if k not in ("folder", "on_record", "monitor")}
+    left = ("folder", "on_record", "on_step", "monitor")
+    own = {k: v for k, v in options.items() if k not in left}
     own["resume"] = False
 
     def try_out(method: Method, recipe: Recipe, name: str) -> Trainer:

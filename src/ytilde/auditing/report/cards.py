@@ -11,7 +11,7 @@ from PIL import Image
 
 from ...data.ids import own_text
 from ..audit import worst_first
-from ..items import data_address, encode, picture_of
+from ..items import data_address, encode, file_picture, picture_of
 from ..pages import text_of
 from ..totals import AMBIGUOUS
 
@@ -90,15 +90,17 @@ def card(issue: Any, source: Source, image: str | None) -> dict[str, Any]:
 class Pictures:
     """Pictures as data: addresses, as long as there is room for them on the page."""
 
-    def __init__(self, images: Any, room: int) -> None:
-        self.images, self.room = images, room
+    def __init__(self, images: Any, room: int, paths: Sequence[object] | None = None) -> None:
+        """paths: the files of the rows, which are shown as they are, whatever size was trained."""
+        self.images, self.room, self.paths = images, room, paths
         self._kept: dict[int, str] = {}
 
     def take(self, row: int, quota: int, sizes: Sequence[tuple[int, int]] = SIZES) -> str | None:
         """The picture of a row in at most `quota` characters; it is taken once."""
         if self.images is None or row in self._kept:
             return self._kept.get(row)
-        address = _small(picture_of(self.images, row), min(quota, self.room), sizes)
+        own = file_picture(self.paths[row]) if self.paths else None
+        address = _small(own or picture_of(self.images, row), min(quota, self.room), sizes)
         if address is not None:
             self.room -= len(address)
             self._kept[row] = address

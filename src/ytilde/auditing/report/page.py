@@ -68,7 +68,7 @@ def _galleries(audit: Audit) -> dict[str, Any]:
     near = [row for each in similar.values() for rows in each for row in rows]
     rows = dict.fromkeys([*wrong["index"], *flagged["index"], *unclear["index"], *near])
     source = cards.Source(context.shown(list(rows)), context.paths, context.ids)
-    pictures = cards.Pictures(context.images, PICTURES)
+    pictures = cards.Pictures(context.images, PICTURES, context.paths)
     quota = min(LARGEST, FIRST // max(1, len(wrong) + len(unclear)))
     galleries = {
         name: [
