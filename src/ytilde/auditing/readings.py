@@ -35,6 +35,8 @@ STEEPNESS = np.geomspace(0.15, 8, 14)
 BINS = 40
 STEEPNESS_PRIOR = 1.0, 0.9  # median, and standard deviation of the logarithm
 SPREAD = 0.01  # of what their first choice leaves, the judges spread evenly: they err there too
+SHARE = 0.7  # of the rise at least, unless the judges agree more than that, is the model's error
+HIDDEN = 0.08  # share of wrong labels expected anywhere: what the floor lacks may be where classes meet
 PRIOR_ROWS = 20  # rows' worth of belief, in each class, that wrong labels are spread evenly
 
 
@@ -164,7 +166,8 @@ def fit_readings(evidence: Evidence) -> Readings:
     found = []
     for noise, rise, steepness in _curve(u, agrees, k):
         whole = Reading(rise, steepness, 1.0, np.eye(k))
-        share = min(1.0, differ / len(rows) / float(whole.model_error(u).mean()))
+        errs = float(whole.model_error(u).mean())
+        share = min(max(SHARE, 1 - max(HIDDEN - noise, 0) / errs), differ / len(rows) / errs)
         found.append(_fit_transition(whole._replace(model_share=share), q, own, y[few], noise))
     return Readings(judges, u, tuple(found))
 
