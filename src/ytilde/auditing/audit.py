@@ -35,7 +35,16 @@ from .readings import Evidence, fit_readings
 from .recalibration import recalibrate
 from .sampling import Reviewed
 from .similar import Similar, similar_rows
-from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
+from .verdict import (
+    Verdict,
+    interval,
+    judge,
+    pairs,
+    per_class,
+    row_stochastic,
+    suggesting,
+    suspects,
+)
 
 
 class Estimate(float):
@@ -62,10 +71,12 @@ class Audit:
 
     Attributes:
         issues: a row for every labelled example, in the order given, with cleanlab's names: index,
-            given_label, predicted_label, label_quality in [0, 1] (low = bad), is_label_issue; and
-            predicted_prob (of the predicted label), p_wrong, ambiguity in [0, 1] (two classes tie),
-            runner_up_label and runner_up_prob: the likeliest class beside the given and the
-            predicted one, or, of two classes, the other.
+            given_label, predicted_label, label_quality in [0, 1] (low = bad), is_label_issue
+            (worth a look: p_wrong above one half, or, where these are fewer than the wrong labels
+            expected, among the likeliest of the others); and predicted_prob (of the predicted
+            label), p_wrong, ambiguity in [0, 1] (two classes tie), runner_up_label and
+            runner_up_prob: the likeliest class beside the given and the predicted one, or, of two
+            classes or a label in the balance, the given one.
         noise_rate: the share of wrong labels; `.low` and `.high` are its 95 % interval.
         num_errors: the number of wrong labels, likewise.
         transition: T[i, j] = P(given j | true i), rows sum to 1, [K, K].
@@ -102,6 +113,7 @@ class Audit:
     checked: Count | None = None  # what a random sample of checked rows says
     annotators: pd.DataFrame | None = None
     votes: pd.DataFrame | None = None
+    second_opinion: bool = False  # did others than the model judge: neighbours, annotators?
 
     def __repr__(self) -> str:
         return f"<Audit: {self.summary()}>"
@@ -113,15 +125,17 @@ class Audit:
             return f"Nothing can be said of these {n} labels: the model knows no more than chance."
         low, high = round(self.num_errors.low), round(self.num_errors.high)
         left_out = f" {self.unjudged} of {n + self.unjudged} rows could not be judged."
-        suspects = f"{found} {'is' if found == 1 else 'are'} more likely wrong than right."
+        likely = int((self.issues.is_label_issue & (self.issues.p_wrong > 0.5)).sum())
+        told = f"{likely} {'is' if likely == 1 else 'are'} more likely wrong than right"
+        told += f"; {found} are worth a look." if found > likely else "."
         if self.at_chance:
-            suspects = "Which ones cannot be told: the model knows no more than chance."
+            told = "Which ones cannot be told: the model knows no more than chance."
         drawn = self.checked.drawn if self.checked else 0
         by_hand = f", checked by hand: {plural(drawn, 'row')}" if drawn else ""
         return (
             f"About {round(self.num_errors)} of {n} labels are wrong "
             f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}{by_hand}). "
-            f"{suspects}{left_out if self.unjudged else ''}"
+            f"{told}{left_out if self.unjudged else ''}"
         )
 
     def fixed_labels(self, above: float) -> pd.DataFrame:
@@ -135,7 +149,7 @@ class Audit:
         """
         if not 0 <= above <= 1:  # NaN too
             raise BadInput(f"above is a probability from 0 to 1, not {above}")
-        sure = (self.issues.p_wrong > above) & (not self.at_chance)
+        sure = (self.issues.p_wrong > max(above, 0.5)) & (not self.at_chance)
         sure &= self.issues.predicted_prob > 0
         label = self.issues.predicted_label.where(sure, self.issues.given_label)
         fix = label != self.issues.given_label
@@ -335,7 +349,9 @@ def _audit_votes(p: Array, annotations: Any, names: Any, checked: Any, drawn: An
     evidence = Evidence(crowd.probs, crowd.given, np.arange(len(p)), heard)
     found = _judged(evidence, crowd.names, checked, drawn)
     told = [*found.notes, *crowd.notes]
-    return replace(found, annotators=crowd.annotators, votes=crowd.votes, notes=told)
+    return replace(
+        found, annotators=crowd.annotators, votes=crowd.votes, notes=told, second_opinion=True
+    )
 
 
 def _judged(evidence: Evidence, names: tuple[str, ...] | None, checked: Any, drawn: Any) -> Audit:
@@ -385,7 +401,8 @@ def _with_checked(
 
 def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None) -> Audit:
     y = evidence.y[evidence.rows]
-    flagged = verdict.p_wrong > 0.5
+    flagged = suspects(verdict)
+    verdict = suggesting(verdict, y, flagged)
     shown = np.array(names, dtype=object) if names else np.arange(evidence.p.shape[1])
     issues = pd.DataFrame(
         {
@@ -414,6 +431,7 @@ def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None
         notes=notes(evidence, verdict.model_error if evidence.panel else None),
         at_chance=Agreement.of(evidence.p, evidence.y).is_chance,
         unjudged=len(evidence.y) - n,
+        second_opinion=bool(evidence.panel),
     )
 
 

@@ -166,5 +166,3 @@ def _relevance(x: Tensor, Y: Tensor, generator: torch.Generator, sweeps: int = 2
         if before is weights:
             break
     return weights
-
-

@@ -36,7 +36,9 @@ BINS = 40
 STEEPNESS_PRIOR = 1.0, 0.9  # median, and standard deviation of the logarithm
 SPREAD = 0.01  # of what their first choice leaves, the judges spread evenly: they err there too
 SHARE = 0.7  # of the rise at least, unless the judges agree more than that, is the model's error
-HIDDEN = 0.08  # share of wrong labels expected anywhere: what the floor lacks may be where classes meet
+HIDDEN = (
+    0.08  # share of wrong labels expected anywhere: what the floor lacks may be where classes meet
+)
 PRIOR_ROWS = 20  # rows' worth of belief, in each class, that wrong labels are spread evenly
 
 
@@ -126,13 +128,15 @@ class Readings(NamedTuple):
     judges: Judges
     unsure: Array  # u of each labelled row: the share of rows of which the judges are surer
     all: tuple[Reading, ...]
+    doubt: float  # the share of rows at which the judges may be wrong, with no noise at borders
 
-    def judge(self, evidence: Evidence, part: slice) -> tuple[Array, list[Array]]:
-        """Of some labelled rows: P(true class) [n, K], and by each reading the same given y."""
+    def judge(self, evidence: Evidence, part: slice) -> tuple[Array, Array, list[Array]]:
+        """Of some labelled rows: what the judges say [n, K], P(true class), and by each reading the
+        same given y."""
         q, u = self.judges.say(evidence.views(evidence.rows[part])), self.unsure[part]
         y = evidence.y[evidence.rows[part]]
         clean = np.mean([reading.clean(q, u) for reading in self.all], 0)
-        return clean, [reading.posterior(q, u, y) for reading in self.all]
+        return q, clean, [reading.posterior(q, u, y) for reading in self.all]
 
     @property
     def model_error(self) -> float:
@@ -163,13 +167,15 @@ def fit_readings(evidence: Evidence) -> Readings:
         differ += _differ(views) * len(q)
     u = _unsure(confidence)
     q, own = judges.say(evidence.views(few)), u[np.searchsorted(rows, few)]
-    found = []
+    found, doubts = [], []
     for noise, rise, steepness in _curve(u, agrees, k):
         whole = Reading(rise, steepness, 1.0, np.eye(k))
         errs = float(whole.model_error(u).mean())
-        share = min(max(SHARE, 1 - max(HIDDEN - noise, 0) / errs), differ / len(rows) / errs)
+        most = min(1.0, differ / len(rows) / errs)
+        share = min(most, max(SHARE, 1 - max(HIDDEN - noise, 0) / errs))
         found.append(_fit_transition(whole._replace(model_share=share), q, own, y[few], noise))
-    return Readings(judges, u, tuple(found))
+        doubts.append(most * errs)
+    return Readings(judges, u, tuple(found), float(np.mean(doubts)))
 
 
 def _differ(views: list[Array]) -> float:

@@ -6,20 +6,25 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from .inputs import Array, Labels
 from .readings import Evidence, fit_readings, posterior
 
 DOUBT = (
-    0.25  # of the share of rows at which the model is wrong: no label is surer wrong than 1 - that
+    0.25  # of the rows at which the model may be wrong: no label is surer wrong than 1 - that
 )
+BLEND = (3, 1, 1)  # what p_wrong, self-confidence and margin weigh in the order
+TINY = np.finfo(np.float64).tiny
+KNOTS = 100  # quantiles by which p_wrong follows the order
+LEAST = 0.3  # p_wrong of a suspect at least
 
 
 class Verdict(NamedTuple):
     """Per labelled row, and in sums over the rows."""
 
     p_wrong: Array
-    quality: Array
+    quality: Array  # 1 - p_wrong, exact where that is small
     predicted: Labels
     predicted_prob: Array
     runner_up: Labels
@@ -35,16 +40,17 @@ def judge(evidence: Evidence) -> Verdict:
     from scipy.sparse import csr_array  # here, as scipy takes a while to import
 
     n, k = len(evidence.rows), evidence.p.shape[1]
-    columns = {name: np.empty(n) for name in ("wrong", "quality", "prob", "next", "ambiguity")}
+    names = ("wrong", "quality", "score", "prob", "next", "ambiguity")
+    columns = {name: np.empty(n) for name in names}
     predicted, runner_up = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     readings = fit_readings(evidence) if evidence.transition is None else None
     joint, doubt = np.zeros((k, k)), 0.0
     rates = np.zeros(len(readings.all) if readings else 1)
-    modesty = 1 - 2 * DOUBT * readings.model_error if readings else 1.0
+    modesty = 1 - 2 * DOUBT * readings.doubt if readings else 1.0
     for part, p, y, T in evidence.chunks():
         at = np.arange(len(y))
         if readings:
-            f, posts = readings.judge(evidence, part)
+            q, f, posts = readings.judge(evidence, part)
             post = np.mean(posts, 0)
         else:
             assert T is not None
@@ -53,6 +59,8 @@ def judge(evidence: Evidence) -> Verdict:
         rates += [len(y) - each[at, y].sum() for each in posts]
         doubt += len(y) - f.max(1).sum()
         wrong, quality = _wrong_and_right(post, y)
+        if readings:
+            columns["score"][part] = _score(quality, wrong, q, y)
         columns["wrong"][part] = modest = np.where(
             wrong > 0.5, 0.5 + modesty * (wrong - 0.5), wrong
         )
@@ -69,7 +77,7 @@ def judge(evidence: Evidence) -> Verdict:
         runner_up[part] = beside = post.argmax(1)
         right = columns["quality"][part]
         columns["next"][part] = np.where(beside == y, right, post[at, beside] * others)
-    return Verdict(
+    verdict = Verdict(
         np.clip(columns["wrong"], 0, 1),
         np.clip(columns["quality"], 0, 1),
         predicted,
@@ -80,6 +88,104 @@ def judge(evidence: Evidence) -> Verdict:
         joint,
         rates / n,
         doubt / n,
+    )
+    if readings is None or not n:
+        return verdict
+    return _in_order(verdict, evidence.y[evidence.rows], columns["score"])
+
+
+def _score(right: Array, wrong: Array, q: Array, y: Labels) -> Array:
+    """Log-odds that rows are put in order by: simple scores have a say in it.
+
+    p_wrong knows how far the judges can be trusted and which classes are confused; their own
+    probability of the label does better where noise is even, its margin where classes meet. So the
+    log-odds of the three are averaged; none of them saturates.
+    """
+    at = np.arange(len(y))
+    q = q.copy()
+    own = q[at, y]
+    q[at, y] = 0.0
+    best = q.argmax(1)
+    ahead = q[at, best]
+    q[at, best] = 0.0
+    rest = q.sum(1)
+    scores = ((right, wrong), (own, ahead + rest), (2 * own + rest, 2 * ahead + rest))
+    odds = (weight * log_odds(*each) for weight, each in zip(BLEND, scores, strict=True))
+    return np.sum(list(odds), 0) / sum(BLEND)
+
+
+def log_odds(a: Array, b: Array) -> Array:
+    """log(a / b), of two that add up to 1: either still differs where the other is rounded to 1."""
+    return np.log(np.maximum(a, TINY)) - np.log(np.maximum(b, TINY))
+
+
+def expit(x: Array) -> Array:
+    return np.exp(-np.logaddexp(0, -x))
+
+
+def _in_order(verdict: Verdict, y: Labels, score: Array) -> Verdict:
+    """The verdict with p_wrong in the order of the score, and spread as it was.
+
+    A few quantiles of the one are turned into those of the other, with straight lines between, so
+    that rows that hardly differ in the score hardly differ in p_wrong.
+    """
+    number = min(KNOTS, max(2, len(y) // 10))
+    depth = np.log(max(len(y), 2))
+    levels = np.concatenate([[0.0], expit(np.linspace(-depth, depth, number)), [1.0]])
+    own = np.quantile(log_odds(verdict.quality, verdict.p_wrong), levels)
+    right = np.interp(score, np.quantile(score, levels), own)
+    return with_p_wrong(verdict, y, expit(-right), expit(right))
+
+
+def with_p_wrong(verdict: Verdict, y: Labels, p_wrong: Array, quality: Array) -> Verdict:
+    """The verdict with other p_wrong; the other classes keep their proportions. A label that is
+    more likely wrong than right is never suggested."""
+    was_kept = verdict.predicted == y
+    other = np.where(was_kept, verdict.runner_up, verdict.predicted)
+    ratio = np.minimum(p_wrong / np.maximum(verdict.p_wrong, 1e-300), 1e300)
+    prob = np.where(was_kept, verdict.runner_up_prob, verdict.predicted_prob)
+    prob = np.minimum(prob * ratio, p_wrong)
+    keep = (quality >= 0.5) & (quality >= prob)
+    turned = keep != was_kept
+    runner_up = np.where(turned, np.where(keep, other, y), verdict.runner_up)
+    third = np.where(runner_up == y, quality, np.minimum(verdict.runner_up_prob * ratio, p_wrong))
+    count = np.bincount(y, minlength=len(verdict.joint)).astype(np.float64)
+    expected = np.bincount(y, p_wrong, minlength=len(count))
+    off = verdict.joint * (1 - np.eye(len(count)))
+    before = off.sum(0)
+    off *= np.where(before > 0, expected / np.where(before > 0, before, 1.0), 0.0)
+    return verdict._replace(
+        p_wrong=p_wrong,
+        quality=quality,
+        predicted=np.where(keep, y, other),
+        predicted_prob=np.where(keep, quality, prob),
+        runner_up=runner_up,
+        runner_up_prob=np.where(runner_up == other, prob, third),
+        joint=off + np.diag(count - off.sum(0)),
+    )
+
+
+def suspects(verdict: Verdict) -> NDArray[np.bool_]:
+    """Which labels to look at: all that are more likely wrong than right, and where these are fewer
+    than the wrong labels expected, the likeliest to make up that number, down to LEAST."""
+    worst = np.sort(verdict.p_wrong)[::-1]
+    expected = round(float(worst.sum()))
+    cut = float(worst[expected - 1]) if expected else 1.0
+    return (verdict.p_wrong > 0.5) | (verdict.p_wrong >= max(cut, LEAST))
+
+
+def suggesting(verdict: Verdict, y: Labels, flagged: NDArray[np.bool_]) -> Verdict:
+    """The same, with another class than the given one suggested for every suspect."""
+    kept = flagged & (verdict.predicted == y)
+
+    def swapped(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return np.where(kept, other, one)
+
+    return verdict._replace(
+        predicted=swapped(verdict.predicted, verdict.runner_up),
+        predicted_prob=swapped(verdict.predicted_prob, verdict.runner_up_prob),
+        runner_up=swapped(verdict.runner_up, verdict.predicted),
+        runner_up_prob=swapped(verdict.runner_up_prob, verdict.predicted_prob),
     )
 
 

@@ -105,6 +105,7 @@ def _figures(audit: Audit) -> dict[str, Any]:
         "checked": audit.checked.drawn if audit.checked else 0,
         "rate": audit.noise_rate,
         "flagged": int(flagged.sum()),
+        "likely": int((flagged & (audit.issues.p_wrong > 0.5)).sum()),
         "differ": round(audit.num_errors) != int(flagged.sum()),
         "ambiguous": int((~flagged & (audit.issues.ambiguity > cards.AMBIGUOUS)).sum()),
     }
