@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -86,8 +85,11 @@ def fit_one(path: Path) -> dict:
     words = "--label label --method ce --backbone mlp:width=32,depth=1 --epochs 1 --batch-size 8192"
     began = time.perf_counter()
     sys.argv = ["ytilde", "fit", str(path), *words.split(), "--out", str(path.with_name("run"))]
-    with suppress(SystemExit):
+    try:
         main()
+    except SystemExit as stop:
+        if stop.code:
+            raise
     seconds = time.perf_counter() - began
     epoch = json.loads((path.with_name("run") / "metrics.jsonl").read_text().splitlines()[0])
     return {"seconds": round(seconds, 2), "train_seconds": epoch["train_seconds"],

@@ -30,8 +30,9 @@ from .blocks import total
 from .checked import Count, check_checked, count
 from .context import ReportContext
 from .crowd import judge_votes
+from .estimate import Estimate
 from .inputs import Array, as_numpy, check_features, check_labels, check_transition
-from .issues import issue_columns, issues_frame, worst_first, write_issues
+from .issues import issue_columns, issues_frame, records, worst_first, write_issues
 from .notes import NOTE_ASSUMPTION, notes
 from .panel import panel
 from .passes import Table, audit_table
@@ -53,24 +54,6 @@ from .verdict import (
     row_stochastic,
     suspects,
 )
-
-
-class Estimate(float):
-    """A number with a 95 % interval."""
-
-    low: float
-    high: float
-
-    def __new__(cls, value: float, low: float, high: float) -> Estimate:
-        self = super().__new__(cls, value)
-        self.low, self.high = float(low), float(high)
-        return self
-
-    def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
-        return float(self), self.low, self.high
-
-    def __repr__(self) -> str:
-        return f"{float(self):.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
 @dataclass(frozen=True, repr=False)
@@ -250,13 +233,13 @@ class Audit:
         if self.context.ids is not None:
             ids = [own_text(self.context.ids[i]) for i in flagged["index"]]
             flagged = flagged.assign(id=ids)
-        issues = _records(flagged)
+        issues = records(flagged)
         for issue in issues:
             if near := self.similar.get(issue["index"]):
                 issue["similar"] = near._asdict()
         tables = {
-            "per_class": _records(self.per_class),
-            "pairs": _records(self.pairs),
+            "per_class": records(self.per_class),
+            "pairs": records(self.pairs),
             "issues": issues,
         }
         everything = {
@@ -530,11 +513,3 @@ def _figures(
         unjudged=unjudged,
         second_opinion=has_panel,
     )
-
-
-def _records(table: pd.DataFrame) -> list[dict]:
-    records = json.loads(table.to_json(orient="records", double_precision=10))
-    if "label_quality" not in table:
-        return records
-    exact = zip(records, table.label_quality.tolist(), strict=True)
-    return [record | {"label_quality": quality} for record, quality in exact]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,15 @@ def worst_first(issues: pd.DataFrame) -> pd.DataFrame:
     Likewise p_wrong among the best.
     """
     return issues.sort_values(["label_quality", "p_wrong", "index"], ascending=[True, False, True])
+
+
+def records(table: pd.DataFrame) -> list[dict]:
+    """The rows as JSON has them; label_quality in full, as near 0 it alone tells rows apart."""
+    records = json.loads(table.to_json(orient="records", double_precision=10))
+    if "label_quality" not in table:
+        return records
+    exact = zip(records, table.label_quality.tolist(), strict=True)
+    return [record | {"label_quality": quality} for record, quality in exact]
 
 
 def arrow_table(columns: Mapping[str, Any], names: Sequence[str] | None) -> Any:

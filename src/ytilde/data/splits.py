@@ -18,7 +18,8 @@ def split(y: Tensor | int, fraction: float, generator: torch.Generator) -> tuple
     n = y if isinstance(y, int) else len(y)
     order = torch.randperm(n, generator=generator, device=generator.device).cpu()
     if isinstance(y, Tensor) and y.ndim == 1:
-        order = order[torch.argsort(y.cpu()[order], stable=True)]
+        small = y.cpu().to(torch.int16 if y.max() < 2**15 else torch.int32)  # sorting copies it
+        order = order[torch.argsort(small[order], stable=True)]
     m = min(n - 1, max(1, round(fraction * n))) if fraction > 0 else 0
     held = torch.zeros(n, dtype=torch.bool)
     held[order[(torch.arange(m) * n + n // 2) // max(1, m)]] = True  # evenly along the classes
