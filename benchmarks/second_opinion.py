@@ -59,7 +59,6 @@ RUNGS: dict[str, dict[str, Any]] = {
     "warm-up 0.25, no hidden labels": {"warm_up": 0.25, "hidden": 0.0},
     "ratio, warm-up 0.3, no hidden labels": {"warm_up": 0.3, "hidden": 0.0},
     "fading, warm-up 0.3": {"warm_up": 0.3},
-    "one view": {"views": 1},
     "no balance": {"balance": 0.0},
     "longer memory": {"memory": 0.9},
 }

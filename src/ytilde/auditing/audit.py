@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ class Audit:
         Args:
             above: the smallest p_wrong of a label that is replaced.
         """
-        if not 0 <= above <= 1:  # NaN too
+        if not isinstance(above, Real) or not 0 <= above <= 1:  # NaN too
             raise BadInput(f"above is a probability from 0 to 1, not {above}")
         if self.whole is not None:
             raise BadInput("an audit of files keeps some rows only; fix labels by the parquet file "

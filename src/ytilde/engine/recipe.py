@@ -43,7 +43,7 @@ class Recipe:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA only
     ema: float = 0.0  # decay of the moving average of the weights; 0: no average
     clip: float = 0.0  # maximum gradient norm of a parameter group; 0: no clipping
-    val: float = 0.1  # fraction of the rows to hold out as noisy validation
+    val: float = 0.1  # fraction of rows held out as noisy validation; 10: so many of each class
     keep: Literal["last", "best", "best_nll"] = "last"  # best: by noisy validation accuracy
     patience: int = 0  # stop after this many epochs without better noisy validation; 0: never
     balance: bool = False  # draw every observed class equally often
@@ -63,7 +63,12 @@ class Recipe:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("val", "momentum", "ema"):
+        if not (0 <= self.val < 1 or (self.val >= 1 and self.val == int(self.val))):
+            raise BadInput(
+                f"val must be a fraction in [0, 1), or a whole number of rows of each observed "
+                f"class, not {self.val}"
+            )
+        for name in ("momentum", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"{name} must be a fraction in [0, 1), not {getattr(self, name)}")
         for name in ("lr", "pretrained_lr", "weight_decay", "eps", "clip", "patience", "workers"):
@@ -177,7 +182,7 @@ def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: An
         base = Recipe(lr=0.02, weight_decay=5e-4, batch_size=64, augment="crop+flip")
         steps, most = 10000, 40
     recipe = replace(base, **own)
-    if "keep" not in own and recipe.val * n >= ENOUGH_TO_CHOOSE:
+    if "keep" not in own and recipe.val < 1 and recipe.val * n >= ENOUGH_TO_CHOOSE:
         recipe = replace(recipe, keep="best")
     per_epoch = max(1, n // recipe.batch_size)
     epochs = max(10, min(most, steps // per_epoch))

@@ -60,8 +60,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         precision: "float32" or "bfloat16"; "auto" is bfloat16 on CUDA only.
         ema: decay of the moving average of the weights; 0: no average.
         clip: maximum gradient norm of a parameter group; 0: no clipping.
-        val: the fraction of the rows to hold out as noisy validation; "auto": a tenth with 1,000
-            rows or more, otherwise nothing.
+        val: the fraction of the rows to hold out as noisy validation, or a whole number of rows of
+            each observed class; "auto": a tenth with 1,000 rows or more, otherwise nothing.
         keep: which epoch's model to keep: "last", "best" by noisy validation accuracy, or
             "best_nll"; None: the best if at least 100 labels are held out, else the last.
         patience: stop after this many epochs without better noisy validation; 0: never.

@@ -43,7 +43,6 @@ class SecondOpinion(Method):
     memory: float = 0.8  # of a row's past opinions, from epoch to epoch
     decay: float = 0.999  # of the weight averages that have the opinions and predict
     hidden: float = 0.1  # share of the labels that each network is not shown; 0: none
-    views: Literal[1, 2] = 2  # of a row in a step: weak and strong, or 1: one of them by chance
     alpha: float = 1.0  # mixup's Beta(alpha, alpha)
     balance: float = 1.0  # weight of predictions as frequent as the labels' classes
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of the opinions
@@ -143,18 +142,11 @@ class SecondOpinion(Method):
         with torch.no_grad():
             opinions = self.ask(self.average, self.opinions, weak, batch.index)
             peers = self.ask(self.peer_average, self.peer_opinions, weak, batch.index)
-        views = self.choose_views(weak, strong.to(weak.dtype), step)
+        views = torch.cat([weak, strong.to(weak.dtype)])
         shown = self.shown[:, batch.index].unsqueeze(-1).to(peers.dtype)
         first = self.one_loss(self.net, views, shown[0] * self.target(peers, batch.y), step)
         second = self.one_loss(self.peer, views, shown[1] * self.target(opinions, batch.y), step)
         return first + second
-
-    def choose_views(self, weak: Tensor, strong: Tensor, step: StepInfo) -> Tensor:
-        """Both views, one after the other [2B, ...], or of each row one [B, ...]."""
-        if self.views == 2:
-            return torch.cat([weak, strong])
-        draw = torch.rand(len(weak), generator=step.generator, device=weak.device)
-        return torch.where(draw.view(-1, *[1] * (weak.dim() - 1)) < 0.5, weak, strong)
 
     def ask(self, average: Net, opinions: Memory, x: Tensor, index: Tensor) -> Tensor:
         """The running opinion [B, K] of these rows, moved towards what the average thinks now."""
@@ -174,7 +166,7 @@ class SecondOpinion(Method):
 
     def one_loss(self, net: Net, views: Tensor, target: Tensor, step: StepInfo) -> Tensor:
         """Cross-entropy of mixed views, and KL(classes' frequency || mean prediction)."""
-        targets = torch.cat([target] * self.views)
+        targets = torch.cat([target, target])
         share = symmetric_beta(self.alpha, step.generator)
         share = torch.maximum(share, 1 - share)
         order = torch.rand(len(views), generator=step.generator, device=views.device).argsort()
