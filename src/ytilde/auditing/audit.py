@@ -37,6 +37,7 @@ from .sampling import Reviewed
 from .similar import Similar, similar_rows
 from .verdict import (
     Verdict,
+    cut_of,
     interval,
     judge,
     pairs,
@@ -401,7 +402,7 @@ def _with_checked(
 
 def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None) -> Audit:
     y = evidence.y[evidence.rows]
-    flagged = suspects(verdict)
+    flagged = suspects(verdict.p_wrong, cut_of(verdict.p_wrong))
     verdict = suggesting(verdict, y, flagged)
     shown = np.array(names, dtype=object) if names else np.arange(evidence.p.shape[1])
     issues = pd.DataFrame(

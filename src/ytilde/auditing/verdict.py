@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from .inputs import Array, Labels
 from .readings import Evidence, fit_readings, posterior
 
-DOUBT = (
-    0.25  # of the rows at which the model may be wrong: no label is surer wrong than 1 - that
-)
+DOUBT = 0.25  # of the rows at which the model may be wrong: no label is surer wrong than 1 - that
 BLEND = (3, 1, 1)  # what p_wrong, self-confidence and margin weigh in the order
 TINY = np.finfo(np.float64).tiny
 KNOTS = 100  # quantiles by which p_wrong follows the order
@@ -91,7 +89,9 @@ def judge(evidence: Evidence) -> Verdict:
     )
     if readings is None or not n:
         return verdict
-    return _in_order(verdict, evidence.y[evidence.rows], columns["score"])
+    order = Order.of(columns["score"], log_odds(verdict.quality, verdict.p_wrong))
+    right = order.odds_right(columns["score"])
+    return with_p_wrong(verdict, evidence.y[evidence.rows], expit(-right), expit(right))
 
 
 def _score(right: Array, wrong: Array, q: Array, y: Labels) -> Array:
@@ -123,18 +123,28 @@ def expit(x: Array) -> Array:
     return np.exp(-np.logaddexp(0, -x))
 
 
-def _in_order(verdict: Verdict, y: Labels, score: Array) -> Verdict:
-    """The verdict with p_wrong in the order of the score, and spread as it was.
+class Order(NamedTuple):
+    """Turns the score into p_wrong: in the order of the score, and spread as p_wrong was.
 
     A few quantiles of the one are turned into those of the other, with straight lines between, so
-    that rows that hardly differ in the score hardly differ in p_wrong.
+    that rows that hardly differ in the score hardly differ in p_wrong. Fitted to any sample of the
+    rows, it judges each row by itself.
     """
-    number = min(KNOTS, max(2, len(y) // 10))
-    depth = np.log(max(len(y), 2))
-    levels = np.concatenate([[0.0], expit(np.linspace(-depth, depth, number)), [1.0]])
-    own = np.quantile(log_odds(verdict.quality, verdict.p_wrong), levels)
-    right = np.interp(score, np.quantile(score, levels), own)
-    return with_p_wrong(verdict, y, expit(-right), expit(right))
+
+    score: Array  # quantiles
+    right: Array  # the same of the log-odds that a label is right
+
+    @staticmethod
+    def of(score: Array, right: Array) -> Order:
+        n = len(score)
+        depth = np.log(max(n, 2))
+        inner = expit(np.linspace(-depth, depth, min(KNOTS, max(2, n // 10))))
+        levels = np.concatenate([[0.0], inner, [1.0]])
+        return Order(np.quantile(score, levels), np.quantile(right, levels))
+
+    def odds_right(self, score: Array) -> Array:
+        """Log-odds that the label is right."""
+        return np.interp(score, self.score, self.right)
 
 
 def with_p_wrong(verdict: Verdict, y: Labels, p_wrong: Array, quality: Array) -> Verdict:
@@ -165,13 +175,18 @@ def with_p_wrong(verdict: Verdict, y: Labels, p_wrong: Array, quality: Array) ->
     )
 
 
-def suspects(verdict: Verdict) -> NDArray[np.bool_]:
-    """Which labels to look at: all that are more likely wrong than right, and where these are fewer
-    than the wrong labels expected, the likeliest to make up that number, down to LEAST."""
-    worst = np.sort(verdict.p_wrong)[::-1]
+def cut_of(p_wrong: Array) -> float:
+    """The p_wrong of a suspect at least: one half, or less where fewer labels than expected are
+    above that, so that there are as many suspects as wrong labels are expected; never below LEAST.
+    """
+    worst = np.sort(p_wrong)[::-1]
     expected = round(float(worst.sum()))
-    cut = float(worst[expected - 1]) if expected else 1.0
-    return (verdict.p_wrong > 0.5) | (verdict.p_wrong >= max(cut, LEAST))
+    return min(0.5, max(float(worst[expected - 1]), LEAST)) if expected else 0.5
+
+
+def suspects(p_wrong: Array, cut: float) -> NDArray[np.bool_]:
+    """Which labels to look at."""
+    return p_wrong >= cut if cut < 0.5 else p_wrong > 0.5
 
 
 def suggesting(verdict: Verdict, y: Labels, flagged: NDArray[np.bool_]) -> Verdict:
