@@ -388,7 +388,8 @@ def test_the_title_names_the_data(tmp_path):
 
 def test_few_mistakes_need_no_guide_and_why_two_numbers_differ(tmp_path):
     found, _ = synthetic(rate=0.1)
-    page = written(tmp_path, found)[1].text
+    more = replace(found, num_errors=Estimate(found.num_errors + 5, 1, 600))
+    page = written(tmp_path, more)[1].text
     assert "labelling guide" in page and "need not agree" in page
     suspects = int(found.issues.is_label_issue.sum())
     same = replace(found, num_errors=Estimate(suspects, 1, 600), pairs=found.pairs.copy())

@@ -9,9 +9,10 @@ surest and 1 the least sure, and the share that agrees with its label is read as
 
 The floor is `noise`. The rise r(u) is the model's error m(u), or else noise where classes meet; the
 model is taken to be wrong as often as its judges differ among themselves, and what the rise has
-beyond that is such noise. The curve leaves its three numbers uncertain; a few points of their
-posterior, equally probable, are the readings. p_wrong is the mean over them, and their distance is
-the model's share of the interval (docs/decisions/0018).
+beyond that is such noise. Where the floor shows next to no noise, some of the rise is taken for it
+all the same: labels without any are rare. The curve leaves its three numbers uncertain; a few
+points of their posterior, equally probable, are the readings. p_wrong is the mean over them, and
+their distance is the model's share of the interval (docs/decisions/0018).
 """
 
 from __future__ import annotations
