@@ -332,7 +332,7 @@ def figures(found: Any, wrong: np.ndarray) -> dict[str, Any]:
     line = {
         "ece": calibration_error(p_wrong, wrong),
         "ap": average_precision(-quality, wrong),
-        "f1": f1(p_wrong > 0.5, wrong),
+        "f1": f1(found.issues.is_label_issue.to_numpy(), wrong),
         "sure": int(sure.sum()),
         "sure_wrong": float(wrong[sure].mean()) if sure.any() else None,
         "rate": [float(rate), rate.low, rate.high],

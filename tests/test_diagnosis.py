@@ -9,8 +9,9 @@ import torch
 from sklearn.datasets import load_digits
 
 from ytilde import BadInput, diagnose, noise
-from ytilde.auditing.dependence import Ridge, dependence, fit_kernel, kernel_features
+from ytilde.auditing.dependence import dependence
 from ytilde.auditing.diagnosis import diagnose_data
+from ytilde.auditing.kernel import Ridge, fit_kernel, kernel_features
 from ytilde.data import Data
 
 

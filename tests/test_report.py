@@ -47,7 +47,8 @@ def synthetic(n=600, k=6, names=None, seed=0, rate=0.3):
     logits = rng.normal(size=(n, k))
     logits[np.arange(n), clean] += 6 * rng.random(n)
     p = np.exp(logits)
-    return audit(p / p.sum(1, keepdims=True), y, names=names), y != clean
+    found = audit(p / p.sum(1, keepdims=True), y, names=names)
+    return replace(found, second_opinion=True), y != clean
 
 
 def large(n, names):
@@ -387,7 +388,8 @@ def test_the_title_names_the_data(tmp_path):
 
 def test_few_mistakes_need_no_guide_and_why_two_numbers_differ(tmp_path):
     found, _ = synthetic(rate=0.1)
-    page = written(tmp_path, found)[1].text
+    more = replace(found, num_errors=Estimate(found.num_errors + 5, 1, 600))
+    page = written(tmp_path, more)[1].text
     assert "labelling guide" in page and "need not agree" in page
     suspects = int(found.issues.is_label_issue.sum())
     same = replace(found, num_errors=Estimate(suspects, 1, 600), pairs=found.pairs.copy())
@@ -697,6 +699,8 @@ def test_a_weak_model_is_not_advised_to_fix(tmp_path):
     strong.issues.loc[strong.issues.is_label_issue, ["p_wrong", "predicted_prob"]] = 0.99
     assert fix_threshold(strong) == 0.95
     assert "--fix-above 0.95" in written(tmp_path, strong)[1].text
+    alone = replace(strong, second_opinion=False)  # nobody but the model judged
+    assert fix_threshold(alone) is None and "--fix-above" not in written(tmp_path, alone)[1].text
     assert "Correct no label unseen" not in written(tmp_path, strong)[1].text
     weak = doubtful(issues=strong.issues)  # the same rows, as sure
     assert fix_threshold(weak) is None

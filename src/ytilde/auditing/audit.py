@@ -40,10 +40,22 @@ from .panel import panel
 from .passes import Table, audit_table
 from .readings import Evidence, fit_readings
 from .recalibration import recalibrate
+from .sample import members
 from .sampling import Reviewed
 from .similar import Similar, similar_rows
 from .totals import Totals
-from .verdict import Counts, Rows, Verdict, interval, judge, pairs, per_class, row_stochastic
+from .verdict import (
+    Counts,
+    Rows,
+    Verdict,
+    cut_of,
+    interval,
+    judge,
+    pairs,
+    per_class,
+    row_stochastic,
+    suspects,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,11 +64,14 @@ class Audit:
 
     Attributes:
         issues: a row for every labelled example, in the order given, with cleanlab's names: index,
-            given_label, predicted_label, label_quality in [0, 1] (low = bad), is_label_issue; and
-            predicted_prob (of the predicted label), p_wrong, ambiguity in [0, 1] (two classes tie),
-            runner_up_label and runner_up_prob: the likeliest class beside the given and the
-            predicted one, or, of two classes, the other. With features also near_duplicate (a row,
-            -1 = none), duplicate_set, is_duplicate_conflict, outlier_score in [0, 1), is_outlier.
+            given_label, predicted_label, label_quality in [0, 1] (low = bad), is_label_issue
+            (worth a look: p_wrong above one half, or, where these are fewer than the wrong labels
+            expected, among the likeliest of the others); and predicted_prob (of the predicted
+            label), p_wrong, ambiguity in [0, 1] (two classes tie), runner_up_label and
+            runner_up_prob: the likeliest class beside the given and the predicted one, or, of two
+            classes or a label in the balance, the given one. With features also
+            near_duplicate (a row, -1 = none), duplicate_set, is_duplicate_conflict, outlier_score
+            in [0, 1), is_outlier.
         noise_rate: the share of wrong labels; `.low` and `.high` are its 95 % interval.
         num_errors: the number of wrong labels, likewise.
         transition: T[i, j] = P(given j | true i), rows sum to 1, [K, K].
@@ -96,6 +111,7 @@ class Audit:
     whole: Totals | None = None  # what all rows add up to, where `issues` are some of them
     annotators: pd.DataFrame | None = None
     votes: pd.DataFrame | None = None
+    second_opinion: bool = False  # did others than the model judge: neighbours, annotators?
 
     def __repr__(self) -> str:
         return f"<Audit: {self.summary()}>"
@@ -112,15 +128,17 @@ class Audit:
             return f"Nothing can be said of these {n} labels: the model knows no more than chance."
         low, high = round(self.num_errors.low), round(self.num_errors.high)
         left_out = f" {self.unjudged} of {n + self.unjudged} rows could not be judged."
-        suspects = f"{found} {'is' if found == 1 else 'are'} more likely wrong than right."
+        likely = int(self.totals.likely[0])
+        told = f"{likely} {'is' if likely == 1 else 'are'} more likely wrong than right"
+        told += f"; {found} are worth a look." if found > likely else "."
         if self.at_chance:
-            suspects = "Which ones cannot be told: the model knows no more than chance."
+            told = "Which ones cannot be told: the model knows no more than chance."
         drawn = self.checked.drawn if self.checked else 0
         by_hand = f", checked by hand: {plural(drawn, 'row')}" if drawn else ""
         return (
             f"About {round(self.num_errors)} of {n} labels are wrong "
             f"({100 * self.noise_rate:.1f} %; 95 % interval {low} to {high}{by_hand}). "
-            f"{suspects}{left_out if self.unjudged else ''}"
+            f"{told}{left_out if self.unjudged else ''}"
         )
 
     def fixed_labels(self, above: float) -> pd.DataFrame:
@@ -137,7 +155,7 @@ class Audit:
         if self.whole is not None:
             raise BadInput("an audit of files keeps some rows only; fix labels by the parquet file "
                            "that it wrote")  # fmt: skip
-        sure = (self.issues.p_wrong > above) & (not self.at_chance)
+        sure = (self.issues.p_wrong > max(above, 0.5)) & (not self.at_chance)
         sure &= self.issues.predicted_prob > 0
         label = self.issues.predicted_label.where(sure, self.issues.given_label)
         fix = label != self.issues.given_label
@@ -405,7 +423,9 @@ def _audit_votes(p: Array, annotations: Any, names: Any, checked: Any, drawn: An
     evidence = Evidence(crowd.probs, crowd.given, np.arange(len(p)), heard)
     found = _judged(evidence, crowd.names, checked, drawn)
     told = [*found.notes, *crowd.notes]
-    return replace(found, annotators=crowd.annotators, votes=crowd.votes, notes=told)
+    return replace(
+        found, annotators=crowd.annotators, votes=crowd.votes, notes=told, second_opinion=True
+    )
 
 
 def _judged(evidence: Evidence, names: tuple[str, ...] | None, checked: Any, drawn: Any) -> Audit:
@@ -456,11 +476,14 @@ def _with_checked(
 def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None) -> Audit:
     def counted() -> Iterator[tuple[int, Counts]]:
         for first, part in evidence.blocks():
-            p, own = evidence.p[evidence.rows[part]], y[part]
-            yield first, Counts.of(p, own, verdict.p_wrong[part], verdict.predicted[part])
+            p = evidence.p[evidence.rows[part]]
+            yield first, Counts.of(p, y[part], rows.at(part), flagged[part])
 
     y = evidence.y[evidence.rows]
-    columns = issue_columns(evidence.rows, y, verdict.by_row)
+    in_sample = members(evidence.rows, evidence.p.shape[1])
+    flagged = suspects(verdict.p_wrong, cut_of(verdict.p_wrong[in_sample]))
+    rows = verdict.by_row.suggesting(y, flagged)
+    columns = issue_columns(evidence.rows, y, rows, flagged)
     return _figures(
         issues_frame(columns, names),
         verdict,
@@ -498,4 +521,5 @@ def _figures(
         notes=notes(counts.given, unjudged, agreement, error, has_t),
         at_chance=agreement.is_chance,
         unjudged=unjudged,
+        second_opinion=has_panel,
     )

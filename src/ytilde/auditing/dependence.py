@@ -26,10 +26,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from .audit import overlap
+from .kernel import Kernel, Ridge, standardised
 
-RIDGES = (0.3, 1.0, 3.0, 10.0, 30.0)  # more for noisier labels; the leave-one-out error chooses
-LANDMARKS = 1000  # rows that span the kernel
-RELEVANCE = 30  # features up to which each gets a weight of its own
 CLEAR = 0.5  # share of the rows of a class, those of the largest margin, whose neighbours are asked
 CLEARER = 0.35  # the same where classes overlap: the model's own errors lie in patches, like noise
 OVERLAP = 0.09  # share of rows of which the model is wrong from which on classes overlap
@@ -62,112 +60,6 @@ class Dependence:
     p_value: float
     draws: int
     conclusive: bool = True
-
-
-# ---- the models ----------------------------------------------------------------------------------
-
-
-class Ridge(NamedTuple):
-    """Ridge regression over fixed rows: everything about it that labels do not change.
-
-    Its predictions are basis @ basis.T @ labels; leverage: the diagonal of that matrix.
-    """
-
-    basis: Tensor
-    leverage: Tensor
-
-    @staticmethod
-    def of(features: Tensor, ridges: tuple[float, ...]) -> list[Ridge]:
-        """One for each penalty."""
-        values, vectors = torch.linalg.eigh(features.T @ features)
-        along = features @ vectors
-        bases = [along / (values.clamp_min(0) + ridge).sqrt() for ridge in ridges]
-        return [Ridge(basis, basis.square().sum(1)) for basis in bases]
-
-    def leave_one_out(self, Y: Tensor) -> Tensor:
-        """What the other rows' labels Y [N, K] say of each row; sums to 1, but may leave [0, 1]."""
-        rest = Y - Y.mean(0)
-        own = (rest - self.basis @ (self.basis.T @ rest)) / (1 - self.leverage)[:, None]
-        return Y - own
-
-    def error(self, Y: Tensor) -> float:
-        return float((self.leave_one_out(Y) - Y).square().sum(1).mean())
-
-
-def standardised(x: Tensor) -> Tensor:
-    """Features of zero mean and unit variance, float32; constant ones are left out."""
-    centred = x.double() - x.double().mean(0)
-    sd = centred.std(0)
-    varies = sd > 1e-6 * sd.max().clamp_min(1e-30)
-    return (centred[:, varies] / sd[varies]).float()
-
-
-def kernel_features(x: Tensor, landmarks: int, generator: torch.Generator) -> Tensor:
-    """Features [N, m] whose products are a Gaussian kernel's, spanned by m rows (Nystroem).
-
-    Its width is the median distance to the tenth neighbour.
-    """
-    order = torch.randperm(len(x), generator=generator)
-    x = x.double()  # in float32 the kernel of equal rows may have no root
-    centres, some = x[order[:landmarks]], x[order[:500]]
-    near = torch.cdist(some, x).topk(min(11, len(x)), largest=False).values[:, -1].median()
-    width = 2 * near.square().clamp_min(1e-12)
-    K = torch.exp(-torch.cdist(centres, centres).square() / width)
-    K.diagonal().add_(1e-5)
-    across = torch.exp(-torch.cdist(x, centres).square() / width)
-    root = torch.linalg.cholesky(K)
-    return torch.linalg.solve_triangular(root, across.T, upper=False).T.float()
-
-
-class Kernel(NamedTuple):
-    """Kernel ridge regression, and the features as it takes them."""
-
-    ridge: Ridge
-    x: Tensor
-
-    def leave_one_out(self, Y: Tensor) -> Tensor:
-        return self.ridge.leave_one_out(Y)
-
-
-def fit_kernel(x: Tensor, y: Tensor, num_classes: int, generator: torch.Generator) -> Kernel:
-    """Kernel ridge regression; scaling and penalty by the leave-one-out error of y, chosen once."""
-    Y = one_hot(y, num_classes).float()
-    centred = (x.double() - x.double().mean(0)).float()
-    scalings = [centred / centred.norm(dim=1).mean().clamp_min(1e-12), standardised(x)]
-    if 1 < scalings[1].shape[1] <= RELEVANCE:
-        scalings.append(scalings[1] * _relevance(scalings[1], Y, generator))
-    found = [
-        Kernel(ridge, scaled)
-        for scaled in scalings
-        for ridge in Ridge.of(kernel_features(scaled, LANDMARKS, generator), RIDGES)
-    ]
-    return min(found, key=lambda kernel: kernel.ridge.error(Y))
-
-
-def _relevance(x: Tensor, Y: Tensor, generator: torch.Generator, sweeps: int = 2) -> Tensor:
-    """A weight for each feature: halved, doubled or 0 where the leave-one-out error falls."""
-    rows = torch.randperm(len(x), generator=generator)[:LANDMARKS]
-    x, Y = x[rows], Y[rows]
-    seed = int(torch.randint(2**31, (1,), generator=generator))
-
-    def error(weights: Tensor) -> float:
-        same = torch.Generator().manual_seed(seed)
-        features = kernel_features(x * weights, 150, same)
-        return min(ridge.error(Y) for ridge in Ridge.of(features, (1.0, 5.0)))
-
-    weights = torch.ones(x.shape[1])
-    least = error(weights)
-    for _ in range(sweeps):
-        before = weights
-        for k in range(x.shape[1]):
-            for factor in (0.0, 0.5, 2.0):
-                tried = weights.clone()
-                tried[k] = tried[k] * factor if tried[k] else factor
-                if tried.any() and (now := error(tried)) < 0.998 * least:
-                    weights, least = tried, now
-        if before is weights:
-            break
-    return weights
 
 
 # ---- the test ------------------------------------------------------------------------------------

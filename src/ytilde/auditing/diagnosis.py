@@ -35,7 +35,8 @@ from ..fitting import fit_method
 from ..method import create
 from ..outputs import check_replaceable
 from .audit import Audit, audit
-from .dependence import Dependence, dependence, fit_kernel
+from .dependence import Dependence, dependence
+from .kernel import fit_kernel
 from .notes import unlabelled, weakness
 
 __all__ = ["Dependence", "Diagnosis", "Paired", "dependence", "diagnose", "diagnose_data"]

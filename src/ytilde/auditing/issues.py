@@ -18,7 +18,9 @@ LABELS = ("given_label", "predicted_label", "runner_up_label")
 MARK = {"ytilde": "issues"}  # in the file, so that the next one may replace it
 
 
-def issue_columns(index: Any, y: Labels, rows: Rows, ids: Any = None) -> dict[str, Any]:
+def issue_columns(
+    index: Any, y: Labels, rows: Rows, flagged: Any, ids: Any = None
+) -> dict[str, Any]:
     """The columns of these rows, labels as numbers of classes; ids: what names the rows."""
     return {
         "index": index,
@@ -26,7 +28,7 @@ def issue_columns(index: Any, y: Labels, rows: Rows, ids: Any = None) -> dict[st
         "given_label": y,
         "predicted_label": rows.predicted,
         "label_quality": rows.quality,
-        "is_label_issue": rows.p_wrong > 0.5,
+        "is_label_issue": flagged,
         "predicted_prob": rows.predicted_prob,
         "p_wrong": rows.p_wrong,
         "ambiguity": rows.ambiguity,

@@ -1,7 +1,7 @@
-"""Cheap judges beside the model: neighbours and a linear model, neither of which saw the label.
+"""Cheap judges beside the model: neighbours, a linear model, a kernel. None of them saw the label.
 
 A model that is wrong at a row is wrong alone, or at least not in the same way as its neighbours'
-labels and a linear model of the inputs; a wrong label has all of them against it. So what they say
+labels and other models of the inputs; a wrong label has all of them against it. So what they say
 of a row, without its own label, tells a weak model from a wrong label (docs/decisions/0018).
 """
 
@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 from ..data import IGNORE
 from ..encoders.neighbours import neighbours
 from .inputs import Array, Labels
+from .kernel import kernel_scores
 
 NEIGHBOURS = 15
 COMPONENTS = 200  # of the features, if there are more
+WIDTH = 5  # of scores: about that of log-probabilities, so that the fit of weights starts well
 REFERENCE = 20_000  # rows that are asked at most: the others are compared with these
 RIDGES = np.geomspace(1e-5, 1, 11)  # times the largest eigenvalue; the best of them is taken
 
 
-def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, Array]:
-    """What neighbours and a linear model say of each row without its label: two log-scores [N, K].
+def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, ...]:
+    """What each judge says of each row without its label: three log-scores [N, K].
 
     Args:
         features: [N, ...], finite numbers.
@@ -34,7 +36,11 @@ def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, Arr
     most = int(min(REFERENCE, max(2_000, 4e9 / len(y))))
     if len(known) > most:
         known = np.sort(np.random.default_rng(0).choice(known, most, replace=False))
-    return _votes(x, y, known, num_classes), _linear(x, y, known, num_classes)
+    return (
+        _votes(x, y, known, num_classes),
+        _linear(x, y, known, num_classes),
+        _kernel(x, y, known, num_classes),
+    )
 
 
 def reduced(x: np.ndarray) -> NDArray[np.float32]:
@@ -94,4 +100,10 @@ def _linear(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int)
             best, scores, weights = error, without, w
     out = (x.astype(np.float64) - centre) @ directions @ weights + mean
     out[asked] = scores + mean
-    return 5 * out  # about as wide as log-probabilities, so that the fit of weights starts well
+    return WIDTH * out
+
+
+def _kernel(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int) -> Array:
+    """The same of a kernel's ridge regression."""
+    z, label, known = (torch.from_numpy(v) for v in (x, y, asked))
+    return WIDTH * kernel_scores(z, label, known, k).numpy().astype(np.float64)

@@ -24,10 +24,10 @@ from ..data.readers.stream import Block
 from ..files import write_atomic
 from .blocks import PART, add, blocks
 from .issues import IssuesFile, arrow_table, issue_columns, issues_frame, worst_first
-from .readings import Evidence, Readings, fit_readings
+from .readings import Evidence
 from .sample import Sample
 from .totals import AMBIGUOUS, Totals
-from .verdict import Counts, Sums, judge_rows
+from .verdict import Counts, Rules, Sums, judge_rows, suspects
 
 THREADS = 4  # at most: memory grows with them
 WORST, HARDEST = 10_000, 100  # rows that an audit keeps to be shown
@@ -84,8 +84,8 @@ def audit_table(table: Table, out: Path | None, map_parts: Map) -> Found:
     sample = Sample.together(map_parts(partial(sample_part, table), parts))
     if not len(sample.rows):
         raise BadInput("No row has a label, so there is nothing to audit.")
-    readings = fit_readings(sample.evidence())
-    judged = filter(None, map_parts(partial(judge_part, table, readings), parts))
+    rules = Rules.fit(sample.evidence())
+    judged = filter(None, map_parts(partial(judge_part, table, rules), parts))
     together, shown = None, pd.DataFrame()
 
     def judge(write: Callable[[Any], None]) -> None:
@@ -116,12 +116,12 @@ def sample_part(table: Table, first: int, stop: int) -> Sample:
     return Sample.together(Sample.of(b.first, b.p, b.y) for b in table.blocks(cuts))
 
 
-def judge_part(table: Table, readings: Readings, first: int, stop: int) -> Part | None:
+def judge_part(table: Table, rules: Rules, first: int, stop: int) -> Part | None:
     """The second pass: the verdict on those of these rows that have a label."""
     import pyarrow as pa
 
     cuts = blocks(first, stop, len(table.names))
-    judged = [_judge_block(block, readings, table.names) for block in table.blocks(cuts)]
+    judged = [_judge_block(block, rules, table.names) for block in table.blocks(cuts)]
     known = [part for part in judged if part is not None]
     if not known:
         return None
@@ -129,17 +129,21 @@ def judge_part(table: Table, readings: Readings, first: int, stop: int) -> Part 
     return Part(pa.concat_tables(issues), reduce(Together.plus, together), _to_show(shown))
 
 
-def _judge_block(block: Block, readings: Readings, names: list[str]) -> Part | None:
+def _judge_block(block: Block, rules: Rules, names: list[str]) -> Part | None:
     rows = np.flatnonzero(block.y != IGNORE)
     if not len(rows):
         return None
     everything = slice(0, len(rows))
-    found, sums = judge_rows(Evidence(block.p, block.y, rows, None), readings, everything)
     p, y = block.p[rows], block.y[rows]
+    evidence = Evidence(block.p, block.y, rows, None)
+    raw, sums, score = judge_rows(evidence, rules.readings, everything)
+    found = rules.order.apply(raw, score, y)
+    sums, flagged = sums.expecting(y, found.p_wrong), suspects(found.p_wrong, rules.cut)
+    found = found.suggesting(y, flagged)
     ids = None if block.ids is None else block.ids.take(rows)
-    columns = issue_columns(rows + block.first, y, found, ids)
-    counts = Counts.of(p, y, found.p_wrong, found.predicted)
-    keep = np.flatnonzero((found.p_wrong > 0.5) | (found.ambiguity > AMBIGUOUS))
+    columns = issue_columns(rows + block.first, y, found, flagged, ids)
+    counts = Counts.of(p, y, found, flagged)
+    keep = np.flatnonzero(flagged | (found.ambiguity > AMBIGUOUS))
     shown = {name: column.take(keep) for name, column in columns.items()}
     if ids is not None:
         shown["id"] = shown["id"].to_pylist()

@@ -9,9 +9,10 @@ surest and 1 the least sure, and the share that agrees with its label is read as
 
 The floor is `noise`. The rise r(u) is the model's error m(u), or else noise where classes meet; the
 model is taken to be wrong as often as its judges differ among themselves, and what the rise has
-beyond that is such noise. The curve leaves its three numbers uncertain; a few points of their
-posterior, equally probable, are the readings. p_wrong is the mean over them, and their distance is
-the model's share of the interval (docs/decisions/0018).
+beyond that is such noise. Where the floor shows next to no noise, some of the rise is taken for it
+all the same: labels without any are rare. The curve leaves its three numbers uncertain; a few
+points of their posterior, equally probable, are the readings. p_wrong is the mean over them, and
+their distance is the model's share of the interval (docs/decisions/0018).
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ STEEPNESS = np.geomspace(0.15, 8, 14)
 BINS = 40
 STEEPNESS_PRIOR = 1.0, 0.9  # median, and standard deviation of the logarithm
 SPREAD = 0.01  # of what their first choice leaves, the judges spread evenly: they err there too
+SHARE = 0.7  # of the rise at least, unless the judges agree more than that, is the model's error
+HIDDEN = (
+    0.08  # share of wrong labels expected anywhere: what the floor lacks may be where classes meet
+)
 PRIOR_ROWS = 20  # rows' worth of belief, in each class, that wrong labels are spread evenly
 
 
@@ -141,10 +146,11 @@ class Readings(NamedTuple):
     unsure: Array  # u of each row of the sample: the share of rows of which the judges are surer
     scale: Array  # what the judges leave to all but their first choice in these rows, sorted
     all: tuple[Reading, ...]
+    doubt: float  # the share of rows at which the judges may be wrong, with no noise at borders
 
-    def judge(self, evidence: Evidence, part: slice) -> tuple[Array, Array, Array]:
-        """Of some labelled rows: P(true class) [n, K], the same given y, both the mean over the
-        readings; and how many labels are right by each of these."""
+    def judge(self, evidence: Evidence, part: slice) -> tuple[Array, Array, Array, Array]:
+        """Of some labelled rows: what the judges say [n, K], P(true class), the same given y, both
+        the mean over the readings; and how many labels are right by each of these."""
         q = self.judges.say(evidence.views(evidence.rows[part]))
         y = evidence.y[evidence.rows[part]]
         said, u, at = Said.of(q), place_in(self.scale, _left(q)), np.arange(len(y))
@@ -155,7 +161,7 @@ class Readings(NamedTuple):
             error += reading.model_error(u)
             post += own
         post /= len(self.all)
-        return said.clean(error / len(self.all)), post, np.array(right)
+        return q, said.clean(error / len(self.all)), post, np.array(right)
 
     @property
     def model_error(self) -> float:
@@ -184,12 +190,15 @@ def fit_readings(evidence: Evidence) -> Readings:
     scale = np.sort(left)
     u = place_in(scale, left)
     said, own = Said.of(judges.say(evidence.views(few))), u[np.searchsorted(rows, few)]
-    found = []
+    found, doubts = [], []
     for noise, rise, steepness in _curve(u, agrees, k):
         whole = Reading(rise, steepness, 1.0, np.eye(k))
-        share = min(1.0, differ / len(rows) / float(whole.model_error(u).mean()))
+        errs = float(whole.model_error(u).mean())
+        most = min(1.0, differ / len(rows) / errs)
+        share = min(most, max(SHARE, 1 - max(HIDDEN - noise, 0) / errs))
         found.append(_fit_transition(whole._replace(model_share=share), said, own, y[few], noise))
-    return Readings(judges, u, scale, tuple(found))
+        doubts.append(most * errs)
+    return Readings(judges, u, scale, tuple(found), float(np.mean(doubts)))
 
 
 def _differ(views: list[Array]) -> float:

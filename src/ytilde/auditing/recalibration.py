@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..data import IGNORE
 from .checked import DRAWN, NO_CLASS, Checked
 from .inputs import Array, Labels
-from .verdict import Verdict
+from .verdict import Verdict, expit, log_odds, with_p_wrong
 
 SHIFT = 1.0  # standard deviation of a before anything was checked
 LESS_SURE, SURER = 1.0, 0.25  # of log b on either side of 0: models are too sure, seldom too modest
@@ -24,14 +24,15 @@ def recalibrate(verdict: Verdict, y: Labels, checked: Checked) -> Verdict:
     known = checked.truth != IGNORE
     if not known.any():
         return verdict
-    logit = _logit(verdict)
+    logit = log_odds(verdict.p_wrong, verdict.quality)
     chance = np.where(checked.role == DRAWN, checked.probability, 1.0)[known]
     wrong = (checked.truth != y)[known]
     shift, slope = fit(logit[known], wrong, 1 / np.clip(chance, 1e-9, 1))
     logit = shift + slope * logit
-    p_wrong, quality = _expit(logit), _expit(-logit)
+    p_wrong, quality = expit(logit), expit(-logit)
     p_wrong[known], quality[known] = wrong, ~wrong
-    verdict = _suggestions(verdict, y, p_wrong, quality)
+    verdict = with_p_wrong(verdict, y, p_wrong, quality)
+    verdict = verdict._replace(rates=np.append(verdict.rates, p_wrong.mean()))
     return _known(verdict, checked.truth, known)
 
 
@@ -55,45 +56,6 @@ def fit(logit: Array, wrong: NDArray[np.bool_], weight: Array) -> tuple[float, f
 
     a, log_b = minimize(cost, np.zeros(2), method="Nelder-Mead", options={"maxiter": 600}).x
     return float(a), float(np.exp(np.clip(log_b, -20, 20)))
-
-
-def _logit(verdict: Verdict) -> Array:
-    """Of p_wrong; label_quality still differs where p_wrong is so near to 1 that it is 1."""
-    tiny = np.finfo(np.float64).tiny
-    return np.log(np.maximum(verdict.p_wrong, tiny)) - np.log(np.maximum(verdict.quality, tiny))
-
-
-def _expit(x: Array) -> Array:
-    return np.exp(-np.logaddexp(0, -x))
-
-
-def _suggestions(verdict: Verdict, y: Labels, p_wrong: Array, quality: Array) -> Verdict:
-    """With these p_wrong; the other classes keep their proportions. A label that is more likely
-    wrong than right is never suggested."""
-    was_kept = verdict.predicted == y
-    other = np.where(was_kept, verdict.runner_up, verdict.predicted)
-    ratio = np.minimum(p_wrong / np.maximum(verdict.p_wrong, 1e-300), 1e300)
-    prob = np.where(was_kept, verdict.runner_up_prob, verdict.predicted_prob)
-    prob = np.minimum(prob * ratio, p_wrong)
-    keep = (quality >= 0.5) & (quality >= prob)
-    turned = keep != was_kept
-    runner_up = np.where(turned, np.where(keep, other, y), verdict.runner_up)
-    third = np.where(runner_up == y, quality, np.minimum(verdict.runner_up_prob * ratio, p_wrong))
-    count = np.bincount(y, minlength=len(verdict.joint)).astype(np.float64)
-    expected = np.bincount(y, p_wrong, minlength=len(count))
-    off = verdict.joint * (1 - np.eye(len(count)))
-    before = off.sum(0)
-    off *= np.where(before > 0, expected / np.where(before > 0, before, 1.0), 0.0)
-    return verdict._replace(
-        p_wrong=p_wrong,
-        quality=quality,
-        predicted=np.where(keep, y, other),
-        predicted_prob=np.where(keep, quality, prob),
-        runner_up=runner_up,
-        runner_up_prob=np.where(runner_up == other, prob, third),
-        joint=off + np.diag(count - off.sum(0)),
-        rates=np.append(verdict.rates, p_wrong.mean()),
-    )
 
 
 def _known(verdict: Verdict, truth: Labels, known: NDArray[np.bool_]) -> Verdict:

@@ -31,9 +31,17 @@ def sampled(evidence: Evidence) -> Evidence:
     rows, most = evidence.rows, size_of(evidence.p.shape[1])
     if len(rows) <= most:
         return evidence
-    keep = np.sort(rows[np.argpartition(hashes(rows), most)[:most]])
+    keep = rows[members(rows, evidence.p.shape[1])]
     panel = tuple(view[keep] for view in evidence.panel)
     return Evidence(evidence.p[keep], evidence.y[keep], np.arange(most), None, panel)
+
+
+def members(rows: NDArray[np.int64], num_classes: int) -> NDArray[np.int64] | slice:
+    """Which of these labelled rows are in the sample, by their places."""
+    most = size_of(num_classes)
+    if len(rows) <= most:
+        return slice(None)
+    return np.sort(np.argpartition(hashes(rows), most)[:most])
 
 
 class Sample(NamedTuple):

@@ -16,7 +16,8 @@ class Totals(NamedTuple):
     """Of the rows that were judged; `blocks.add` adds those of two parts."""
 
     rows: NDArray[np.int64]  # [1]
-    flagged: NDArray[np.int64]  # [1] more likely wrong than right
+    flagged: NDArray[np.int64]  # [1] worth a look
+    likely: NDArray[np.int64]  # [1] of these, more likely wrong than right
     ambiguous: NDArray[np.int64]  # [1] of the others
     p_wrong: NDArray[np.int64]  # [BARS]
     ambiguity: NDArray[np.int64]  # [BARS]
@@ -37,6 +38,7 @@ class Totals(NamedTuple):
         return Totals(
             np.array([len(p_wrong)]),
             np.array([flagged.sum()]),
+            np.array([(flagged & (p_wrong > 0.5)).sum()]),
             np.array([(~flagged & (ambiguity > AMBIGUOUS)).sum()]),
             np.histogram(p_wrong, BARS, (0, 1))[0],
             np.histogram(ambiguity, BARS, (0, 1))[0],

@@ -36,9 +36,12 @@ def fix_threshold(audit: Audit) -> float | None:
 
     Only here this is decided. A fix makes a label better with the probability of the suggestion,
     and worse with that of the given label; it is advised where the labels made better outnumber
-    those made worse with 95 % confidence, and never by a model that is itself in doubt.
+    those made worse with 95 % confidence, and never by a model that is itself in doubt, or that
+    judged alone: from its probabilities nobody can tell its own errors from the labels'.
     """
     if audit.at_chance or doubts(audit.notes) or looks_right(audit):
+        return None
+    if not audit.second_opinion and audit.checked is None:
         return None
     for above, (rows, gain, variance) in zip(SURE, audit.totals.sure, strict=True):
         if rows and gain > CONFIDENT * math.sqrt(max(0.0, variance)):

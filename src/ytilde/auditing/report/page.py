@@ -108,6 +108,7 @@ def _figures(audit: Audit) -> dict[str, Any]:
         "checked": audit.checked.drawn if audit.checked else 0,
         "rate": audit.noise_rate,
         "flagged": flagged,
+        "likely": int(audit.totals.likely[0]),
         "differ": round(audit.num_errors) != flagged,
         "ambiguous": int(audit.totals.ambiguous[0]),
     }
