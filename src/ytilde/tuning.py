@@ -32,7 +32,9 @@ FRACTIONS = (1 / 9, 1 / 3, 1.0)  # of the epochs: the lengths of the rungs
 KEPT = 1 / 3  # of the candidates, after each rung
 FINALISTS = 2  # that are trained to the end
 HELD = 0.1  # of the rows: the search's noisy validation where the recipe has none
-SHORT_LIST = ("ce", "elr", "gce", "volminnet", "co_teaching")  # what method="auto" tries
+# What method="auto" tries: the best of docs/findings.md's study; and where pixels have labels.
+SHORT_LIST = ("second_opinion", "elr_plus", "elr", "dividemix")
+PIXEL_LIST = ("ce", "elr", "gce", "volminnet", "co_teaching")
 
 
 def rungs(epochs: int) -> list[int]:

@@ -22,7 +22,7 @@ from ..encoders.patches import HEAD, encode, is_patches, learn_patches
 from ..engine import REFIT_FIELDS, Recipe, Record, Trainer, choose_device, parallel
 from ..fitting import backbone_name, fit_method
 from ..method import Method, create
-from ..tuning import SHORT_LIST, choose_method, tag_trial
+from ..tuning import PIXEL_LIST, SHORT_LIST, choose_method, tag_trial
 
 if TYPE_CHECKING:
     from .classifier import Classifier
@@ -116,7 +116,7 @@ def learn_patches_of(
 
 
 def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method:
-    """The winner of a race of SHORT_LIST; the options are those of the fit that follows."""
+    """The winner of a race of a short list; the options are those of the fit that follows."""
     left = ("folder", "on_record", "on_step", "monitor")
     own = {k: v for k, v in options.items() if k not in left}
     own["resume"] = False
@@ -126,7 +126,8 @@ def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method
         return fit_method(method, data, recipe, **own, on_record=shown)
 
     folder, resume = options.get("folder"), options.get("resume", False)
-    best, clf.race_ = choose_method(SHORT_LIST, create, clf.recipe_, try_out, folder, resume)
+    names = SHORT_LIST if data.y.dim() == 1 else PIXEL_LIST
+    best, clf.race_ = choose_method(names, create, clf.recipe_, try_out, folder, resume)
     return create(best)
 
 
