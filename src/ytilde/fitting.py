@@ -189,7 +189,7 @@ def fit_method(
     notes = resolve_auto_fields(method, recipe, try_out, folder, resume)
     train, val = data, None
     if recipe.val:
-        kept, held = split(data.y, recipe.val, recipe.generator("split"))
+        kept, held = split(data.y, recipe.val, recipe.generator("split"), data.groups)
         if len(held):
             train, val = data.rows(kept), data.rows(held)
             weights = None if weights is None else weights[kept]

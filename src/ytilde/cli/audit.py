@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from ..errors import BadInput, shorten_list
-from .flags import flag_of
+from .flags import flag_of, refuse_mistyped
 from .options import (
     DATA,
     OUTPUT,
@@ -19,6 +19,7 @@ from .options import (
     Drop,
     EncoderFile,
     Force,
+    GroupColumn,
     IdColumn,
     ImageColumn,
     Label,
@@ -28,6 +29,7 @@ from .options import (
     Pretrain,
     Strict,
     TestData,
+    TextColumn,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 
 OF_DATA = {  # options that say how to read or to train, by the name of their parameter
     "label": "--label", "clean_label": "--clean-label", "image_column": "--image-column",
-    "drop": "--drop", "id_column": "--id", "test": "--test", "noise_text": "--noise",
+    "drop": "--drop", "id_column": "--id", "text_column": "--text",
+    "group_column": "--group", "test": "--test", "noise_text": "--noise",
     "data_root": "--data-root", "strict": "--strict", "method": "--method",
     "backbone": "--backbone", "encoder": "--encoder", "pretrain": "--pretrain",
     "out_folder": "--out", "probabilities": "--probabilities",
@@ -74,6 +77,8 @@ def audit(
     image_column: ImageColumn = None,
     drop: Drop = None,
     id_column: IdColumn = None,
+    text_column: TextColumn = None,
+    group_column: GroupColumn = None,
     test: TestData = None,
     noise_text: Noise = None,
     data_root: DataRoot = None,
@@ -136,11 +141,13 @@ def audit(
         return
     run = Path(source)
     if not (run / CONFIG).exists() and run.suffix != ".safetensors":
+        refuse_mistyped(ctx.args, "ce" if method == "auto" else method, ctx.command.params)
         from .training import FitRequest, train_run
 
         asked = FitRequest(
             source, label, clean_label, image_column, drop, id_column, test, noise_text, None,
             data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force,
+            None, text_column, group_column,
         )  # fmt: skip
 
         def check(found: Source) -> None:
@@ -170,7 +177,7 @@ def _check_data(found: Source, folds: int) -> None:
     if found.data.y.dim() > 1:
         raise BadInput(ONE_LABEL)
     if folds:
-        check_folds(found.data.y.numpy(), folds)
+        check_folds(found.data.y.numpy(), folds, found.data.groups)
 
 
 def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
@@ -228,7 +235,7 @@ def _audit_probabilities(
     """Judge labels by probabilities that were made elsewhere; the folder becomes a run's."""
     from ..auditing import audit as judge
     from ..auditing.sampling import known_rows
-    from ..data.readers import read_probabilities
+    from ..data.readers import read_probabilities, table_stem
     from ..runfolder import CONFIG
     from ..versions import versions
     from .console import say
@@ -245,7 +252,7 @@ def _audit_probabilities(
         "fingerprint": found.fingerprint, "classes": list(data.names or ()),
         "versions": versions(), "started_in": str(Path.cwd()),
     }  # fmt: skip
-    folder = out_folder or default_folder(f"{Path(source).stem}-audit", config)
+    folder = out_folder or default_folder(f"{table_stem(Path(source))}-audit", config)
     checked = known_rows(folder, data)
     result = judge(data.x, data.y, names=data.names, checked=checked)  # type: ignore[arg-type]
     result.context.ids, result.context.texts = found.ids, found.texts

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .console import make_table, say, show
-from .options import CleanLabel, DataRoot, Drop, Force, IdColumn, ImageColumn, Label, Noise, Source
+from .options import (
+    CleanLabel,
+    DataRoot,
+    Drop,
+    Force,
+    IdColumn,
+    ImageColumn,
+    Label,
+    Noise,
+    Source,
+    TextColumn,
+)
 
 if TYPE_CHECKING:
     from ..auditing import Audit
@@ -24,6 +35,7 @@ def diagnose(
     seed: Annotated[int, typer.Option(help="seed for all random draws")] = 0,
     image_column: ImageColumn = None,
     id_column: IdColumn = None,
+    text_column: TextColumn = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="json to write")] = None,
     data_root: DataRoot = None,
     force: Force = False,
@@ -40,7 +52,7 @@ def diagnose(
     outputs = [(out_file, "diagnosis")] if out_file else []
     check_outputs(outputs, input_paths(source, data_root), force)
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
-    given = read_source(source, data_root, id_column=id_column, **read)
+    given = read_source(source, data_root, id_column=id_column, text_column=text_column, **read)
     check_outputs(outputs, given.paths or (), force)
     data, noise_summary = corrupt(given.data, noise_text, Recipe(seed=seed))
     result = diagnose_data(data, most=rows, seed=seed)

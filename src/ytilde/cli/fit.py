@@ -24,6 +24,7 @@ from .options import (
     DataRoot,
     Drop,
     EncoderFile,
+    GroupColumn,
     GroupedCommand,
     IdColumn,
     ImageColumn,
@@ -36,6 +37,7 @@ from .options import (
     Source,
     Strict,
     TestData,
+    TextColumn,
 )
 
 
@@ -67,6 +69,8 @@ def fit(
     image_column: ImageColumn = None,
     drop: Drop = None,
     id_column: IdColumn = None,
+    text_column: TextColumn = None,
+    group_column: GroupColumn = None,
     test: TestData = None,
     annotations: Annotations = None,
     item: Item = None,
@@ -97,7 +101,7 @@ def fit(
     auto = method == "auto"  # plain training has no fields, and neither has a choice
     named = "ce" if auto else method
     if os.environ.get("WORLD_SIZE", "1") == "1":  # of many processes one speaks, see below
-        refuse_mistyped(ctx.args, named)
+        refuse_mistyped(ctx.args, named, ctx.command.params)
 
     from .. import parallel
     from .training import FitRequest, train_run
@@ -109,6 +113,7 @@ def fit(
     asked = FitRequest(
         source, label, clean_label, image_column, drop, id_column, test, noise_text, task,
         data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted,
+        text_column, group_column,
     )  # fmt: skip
     train_run(asked, resume=resume)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,14 +24,21 @@ from ..auditing.sampling import Reviewed
 from ..auditing.similar import Features, standardised
 from ..data import IGNORE, BadInput, Batch, Data, few
 from ..data.images import without_unreadable
-from ..data.readers import fingerprint
+from ..data.readers import dense, fingerprint
 from ..data.votes import Votes
 from ..encoders.encoder import Encoder
 from ..engine import Record
 from ..hashing import hash_of
 from ..method import Method, Net
 from .files import plain_fields
-from .inputs import as_plain, check_annotations, check_inputs, check_labels, check_training
+from .inputs import (
+    as_plain,
+    check_annotations,
+    check_groups,
+    check_inputs,
+    check_labels,
+    check_training,
+)
 from .training import train
 
 if TYPE_CHECKING:
@@ -47,6 +55,7 @@ def audit_rows(
     folds: int,
     checked: Mapping[int, Any] | None = None,
     annotations: Any = None,
+    groups: Any = None,
 ) -> Audit:
     """The audit of labels as a user gives them: any classes, any kind of X."""
     votes = check_annotations(X, y, annotations, clf.classes_ if folds == 0 else None)
@@ -73,6 +82,7 @@ def audit_rows(
     labels = torch.tensor([place[name] for name in given.tolist()])
     data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
     data = votes.beside(data) if votes else data
+    data = replace(data, groups=check_groups(groups, len(data)))
     if checked is not None:
         strange = [label for label in checked.values() if label not in place]
         if strange:
@@ -80,6 +90,7 @@ def audit_rows(
         checked = {row: place[label] for row, label in checked.items()}
     found = clf.audit_data(data, folds=folds, checked=checked).with_classes(classes.tolist())
     if found.context.rows is not None:  # the values as they were given, not as float32
+        X = dense(X, "X")
         found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
     return found
 

@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 
 from ...data import IGNORE, BadInput, Data
+from ...data.columns import Kind
 from ...data.ids import own_texts
 from ...files import spreadsheet_safe, write_csv
 from ...hashing import digest_of
@@ -80,7 +81,7 @@ class Review:
         data: Data,
         *,
         paths: Sequence[str] | None = None,
-        columns: dict[str, list[str] | None] | None = None,
+        columns: dict[str, Kind] | None = None,
         ids: Sequence[str] | None = None,
         texts: Callable[[Sequence[int]], pd.DataFrame] | None = None,
         sample: int | None = None,

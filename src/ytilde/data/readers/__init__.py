@@ -1,15 +1,17 @@
 """`read`: a user's files, folders and objects become `Data`."""
 
+from ..columns import CATEGORIES
 from ..fingerprint import fingerprint
 from ..splits import split
 from .arrays import as_inputs, as_tensor
-from .convert import as_array, plain_tensor
+from .convert import as_array, dense, plain_tensor
 from .dispatch import read
 from .labels import class_name, encode, label_array
 from .objects import Items
 from .probabilities import read_probabilities
+from .separators import TABLES, is_packed, table_kind, table_stem
 from .source import Schema, Source
-from .tables import CATEGORIES, TABLES, label_column, read_features
+from .tables import label_column, read_features
 from .texts import array_texts, file_texts
 from .votes import read_votes
 
@@ -24,9 +26,11 @@ __all__ = [
     "as_inputs",
     "as_tensor",
     "class_name",
+    "dense",
     "encode",
     "file_texts",
     "fingerprint",
+    "is_packed",
     "label_array",
     "label_column",
     "plain_tensor",
@@ -35,4 +39,6 @@ __all__ = [
     "read_probabilities",
     "read_votes",
     "split",
+    "table_kind",
+    "table_stem",
 ]

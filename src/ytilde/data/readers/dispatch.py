@@ -24,8 +24,9 @@ from ..types import IGNORE, Data
 from .arrays import read_arrays, read_npz
 from .folders import read_folder
 from .objects import read_hugging_face, read_torch_dataset
+from .separators import TABLES, table_kind
 from .source import ReadOptions, Schema, Source, with_schema
-from .tables import TABLES, load_table, read_frame
+from .tables import load_table, read_frame
 from .texts import file_texts
 
 
@@ -45,8 +46,10 @@ def read(
     lazy: bool | None = None,
     strict: bool | None = None,
     id_column: str | None = None,
+    text_column: str | None = None,
+    group_column: str | None = None,
 ) -> Source:
-    """Read a named set, a csv, tsv, parquet or npz file, a folder of images, or an object.
+    """Read a named set, a csv, tsv (.gz), parquet or npz file, a folder of images, or an object.
 
     Objects: (x, y) arrays, a pandas DataFrame, a Hugging Face or torch Dataset, a Data.
     label, clean_label, image_column, drop: columns of a table; found by usual names if not given.
@@ -57,6 +60,8 @@ def read(
         Unlabelled data is to be answered row by row, so there it is refused if nothing is said.
     id_column: what names the rows, never a feature. If not given, columns of whole numbers or short
         texts that differ in every row are taken as such; "none": they are features.
+    text_column: texts to be read; if not given, the only column of long texts.
+    group_column: rows of one value are never split between training and validation or folds.
     """
     strict = not labelled if strict is None else strict
     options = ReadOptions(
@@ -73,14 +78,18 @@ def read(
         lazy,
         strict,
         id_column=id_column,
+        text_column=text_column,
+        group_column=group_column,
     )
     found = _dispatch(source, options)
     if isinstance(found.data.x, Images):
         found.data.x.strict = strict
     data = found.data if labelled else _unlabelled(found.data)
     _check(data, options, what=_describe(source))
-    if drop and not (found.schema.columns or found.schema.image_column):
-        raise BadInput(f"{sentence(_describe(source))} is no table; it has no column to leave out.")
+    columns = {"leave out": drop, "read": text_column, "group by": group_column}
+    for use, wanted in columns.items():
+        if wanted and not (found.schema.columns or found.schema.image_column):
+            raise BadInput(f"{sentence(_describe(source))} is no table; it has no column to {use}.")
     return replace(found, data=data, notes=options.notes)
 
 
@@ -95,7 +104,7 @@ def _dispatch(source: Any, options: ReadOptions) -> Source:
         return read_hugging_face(source, options)
     if isinstance(source, tuple | list) and len(source) == 2:
         return read_arrays(source[0], source[1], None, options, "the array")
-    if isinstance(source, np.ndarray | Tensor):
+    if isinstance(source, np.ndarray | Tensor) or hasattr(source, "toarray"):
         if options.labelled:
             raise BadInput("An array of inputs has no labels; give the pair (x, y).")
         return read_arrays(source, None, None, options, "the array")
@@ -105,8 +114,8 @@ def _dispatch(source: Any, options: ReadOptions) -> Source:
 
 
 _READABLE = (
-    "give a named set, a csv, tsv, parquet or npz file, a folder of images, a pair (x, y), a "
-    "DataFrame or a Dataset with a length"
+    "give a named set, a csv, tsv (or .csv.gz), parquet or npz file, a folder of images, a pair "
+    "(x, y), a DataFrame or a Dataset with a length"
 )
 
 
@@ -139,7 +148,7 @@ def _path(source: str | Path, options: ReadOptions) -> Source:
         near = difflib.get_close_matches(source.lower(), datasets.NAMES, 3, 0.6)
         hint = f"did you mean {' or '.join(near)}" if near else _READABLE
         raise BadInput(f"There is no file, folder or data set {source!r}; {hint}.")
-    kind = path.suffix.lower()
+    kind = table_kind(path)
     if kind == ".npz":
         return read_npz(path, options)
     if kind in TABLES:

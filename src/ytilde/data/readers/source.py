@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from ..columns import Kind, Treatment
 from ..fingerprint import fingerprint
+from ..tfidf import TfIdf
 from ..types import Data
 
 
@@ -19,7 +21,8 @@ from ..types import Data
 class Schema:
     """How the training data was encoded, so that other files are read alike.
 
-    `dataclasses.asdict` makes it JSON, `Schema(**values)` reads it back.
+    `to_json` makes it JSON, `Schema(**values)` reads it back; what texts were turned into numbers
+    by is in arrays, and kept beside it.
     """
 
     names: list[str]  # the classes, in label order
@@ -27,9 +30,23 @@ class Schema:
     label: str | None = None  # columns of a table
     clean_label: str | None = None
     image_column: str | None = None
-    columns: dict[str, list[str] | None] = field(default_factory=dict)  # categories; None: a number
+    columns: dict[str, Kind] = field(default_factory=dict)  # see columns.py; None: a number
     id_column: str | None = None
     double: bool = False  # inputs are float64: see precision.py
+    medians: dict[str, float] = field(default_factory=dict)  # and these: Treatment has them
+    gaps: list[str] = field(default_factory=list)
+    group_column: str | None = None
+    tfidf: TfIdf | None = field(default=None, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the arrays."""
+        values = asdict(replace(self, tfidf=None))
+        del values["tfidf"]
+        return values
+
+    @property
+    def treatment(self) -> Treatment:
+        return Treatment(self.columns, self.medians, self.gaps, self.tfidf)
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,8 @@ class ReadOptions:
     strict: bool = True
     notes: list[str] = field(default_factory=list)  # for the Source; the parts append to it
     id_column: str | None = None
+    text_column: str | None = None
+    group_column: str | None = None
 
 
 def with_schema(data: Data, paths: list[str] | None = None, **columns: Any) -> Source:
