@@ -107,7 +107,19 @@ def learn(frame: pd.DataFrame, what: str, notes: list[str], text: str | None = N
         raise BadInput(f"There is no feature column in {what}{why}{_reasons(left)}.")
     if left:
         notes.append(f"left out of {what}: {_reasons(left)}")
+    filled = [name for name in found.columns if _has_gaps(name, found)]
+    if filled:
+        notes.append(
+            f"gaps in {shorten_list(map(repr, filled))} are kept: as a category, or as the median "
+            "beside a feature that says where they are"
+        )
     return found
+
+
+def _has_gaps(name: str, found: Treatment) -> bool:
+    kind = found.columns[name]
+    values = kind.get("values", ()) if isinstance(kind, dict) else kind or ()
+    return name in found.gaps or GAP in values
 
 
 def _reasons(left: dict[str, str]) -> str:
@@ -168,11 +180,6 @@ def _learn_texts(
     counts = texts[texts != GAP].value_counts()
     codes = words.nunique() > 1 and len(counts) <= CATEGORIES  # such as 1, 2, A, B
     if len(words) < 0.5 * len(column) and np.isfinite(numbers).any() and not codes:
-        if len(words):
-            notes.append(
-                f"no number, unlike in the others, in {which_rows(words.index)} of column {name!r} "
-                f"of {what} (but {words.iloc[0]!r}): taken as gaps"
-            )
         _learn_numbers(name, numbers, found)
         return
     gap = [GAP] if (texts == GAP).any() else []
@@ -254,8 +261,15 @@ def _number(
             f"(but {column.iloc[bad[0]]}); fill it in or leave the row out."
         )
     median = how.medians[name]
-    if name not in how.gaps:
-        notes.append(_new_gap(gaps, what, f"the median, {median:g}"))
+    words = gaps & column.notna().to_numpy()
+    if words.any():
+        first = column.iloc[int(words.argmax())]
+        notes.append(
+            f"no number in {which_rows(np.flatnonzero(words))} of {what} (but {first!r}): taken as "
+            f"{plural(int(words.sum()), 'gap')}"
+        )
+    if name not in how.gaps and (gaps & ~words).any():
+        notes.append(_new_gap(gaps & ~words, what, f"the median, {median:g}"))
     return np.where(gaps, median, numbers), gaps
 
 
