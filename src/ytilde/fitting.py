@@ -69,6 +69,9 @@ def make_spec(
     size = mean_.abs().clamp(min=1)
     rounding = ROUNDING * mean_.abs() if mean_.dtype == torch.float64 else 1e-6 * size
     std = torch.where(std > rounding, std, size)  # constant, or it differs by rounding alone
+    first, last = data.one_scale
+    if last > first:
+        std[first:last] = std[first:last].square().mean().sqrt()
     with RandomState(0, torch.device("cpu"))():
         dim = factory().dim
     return Spec(

@@ -37,6 +37,8 @@ class Data:
         annotators: what they are called, in the order that votes count them.
         groups: the number of each row's group [N], where some rows are of one thing: they are never
             split between training and validation.
+        one_scale: (first, behind the last) of the features that share one scale, as the components
+            of a text do; each of the others is standardised by itself.
 
     Example:
         >>> data = Data(torch.rand(5, 3), torch.tensor([0, 1, 1, 0, -1]), 2, names=("cat", "dog"))
@@ -54,6 +56,7 @@ class Data:
     votes: Tensor | None = None
     annotators: tuple[str, ...] = ()
     groups: Tensor | None = None
+    one_scale: tuple[int, int] = (0, 0)
 
     def __len__(self) -> int:
         return len(self.y)
