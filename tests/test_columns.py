@@ -297,7 +297,7 @@ def test_a_frame_of_every_kind_is_fitted_saved_and_audited(tmp_path):
     gap = table.head(10).assign(colour=None, when=pd.NaT)
     with pytest.warns(UserWarning, match="without a value"):
         assert (again.predict_proba(gap) == clf.predict_proba(gap)).all()
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="gaps in"):
         assert len(clf.audit(table, y, folds=2).issues) == n
 
 

@@ -37,6 +37,8 @@ from .sampling import Reviewed
 from .similar import Similar, similar_rows
 from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
 
+TEXT = 1000  # characters of a text in issues.csv
+
 
 class Estimate(float):
     """A number with a 95 % interval."""
@@ -184,7 +186,14 @@ class Audit:
         write_csv(Path(path), self._csv())
 
     def _csv(self) -> pd.DataFrame:
-        return self._named(worst_first(self.issues))
+        table = self._named(worst_first(self.issues))
+        name = self.context.text_column
+        shown = None if name is None else self.context.shown(table["index"].tolist())
+        if shown is None:
+            return table
+        from .pages import text_of  # pages bring jinja2
+
+        return table.assign(text=[text_of(text, TEXT) for text in shown[name]])
 
     def to_json(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Writes the figures, the tables and the flagged rows (the rest are in the csv).

@@ -219,6 +219,7 @@ def _audit_run(run: Path, folds: int, wanted: Wanted) -> None:
         context = result.context
         context.history, context.paths, context.title = history, found.paths, str(run)
         context.ids, context.texts = found.ids, found.texts
+        context.text_column = found.schema.text_column
         if context.rows is not None and context.texts is None:
             context.rows = table(context.rows, found.schema.columns)
         _write(result, run, config, wanted)

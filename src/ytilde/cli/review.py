@@ -53,6 +53,7 @@ def review(
         raise BadInput("a review needs one label per row; pixel labels are not audited yet")
     columns = found.schema.columns
     shown: dict[str, Any] = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
+    shown["text_column"] = found.schema.text_column
     session = reviewing.Review(run, found.data, columns=columns, sample=sample, **shown)
     if export is not None:
         written = reviewing.export(session, export)

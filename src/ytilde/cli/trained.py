@@ -9,7 +9,6 @@ from typing import Any
 
 from .. import __version__, checkpoint
 from ..data import BadInput, readers
-from ..data.columns import kind_of
 from ..data.ids import NONE
 from ..data.tfidf import TfIdf
 from ..encoders.encoder import Encoder
@@ -66,8 +65,7 @@ def run_schema(run: Path, config: dict[str, Any]) -> readers.Schema | None:
     schema = schema_of(config)
     if schema is None or not schema.columns:
         return None
-    has_text = any(kind_of(kind) == "text" for kind in schema.columns.values())
-    if not has_text:
+    if schema.text_column is None:
         return schema
     if not (run / TEXT).exists():  # stopped before it was written
         return None

@@ -64,9 +64,9 @@ def audit_rows(
     if folds == 0:
         check_is_fitted(clf)
         check_labels(y)
-        x, given = check_inputs(clf, X), np.asarray(as_plain(y, "y"))
+        x, given, schema = check_inputs(clf, X), np.asarray(as_plain(y, "y")), clf.schema_
     else:
-        x, given, _ = check_training(clone(clf), X, y)
+        x, given, schema = check_training(clone(clf), X, y)
     if given.ndim > 1:
         raise BadInput(ONE_LABEL)
     if len(given) != len(x):
@@ -80,7 +80,8 @@ def audit_rows(
             f"{few(place, 10)}"
         )
     labels = torch.tensor([place[name] for name in given.tolist()])
-    data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+    names, scale = tuple(str(c) for c in classes), schema.one_scale if schema else (0, 0)
+    data = Data(x, labels, len(classes), names=names, one_scale=scale)
     data = votes.beside(data) if votes else data
     data = replace(data, groups=check_groups(groups, len(data)))
     if checked is not None:
@@ -92,6 +93,7 @@ def audit_rows(
     if found.context.rows is not None:  # the values as they were given, not as float32
         X = dense(X, "X")
         found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
+        found.context.text_column = schema.text_column if schema else None
     return found
 
 
@@ -179,7 +181,7 @@ def _features(clf: Classifier, data: Data) -> Features | None:
 
 
 def _table_features(data: Data, rows: Sequence[int]) -> Tensor:
-    return standardised(torch.as_tensor(data.rows(torch.as_tensor(rows)).x))
+    return standardised(torch.as_tensor(data.rows(torch.as_tensor(rows)).x), data.one_scale)
 
 
 def _network_features(clf: Classifier, data: Data, rows: Sequence[int]) -> Tensor:

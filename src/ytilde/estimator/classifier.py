@@ -213,7 +213,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         labels = torch.from_numpy(np.searchsorted(classes, given))
         if given.ndim > 1:
             labels[torch.from_numpy(given == IGNORE)] = IGNORE
-        data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+        names, scale = tuple(str(c) for c in classes), schema.one_scale if schema else (0, 0)
+        data = Data(x, labels, len(classes), names=names, one_scale=scale)
         data = votes.beside(data) if votes else data
         data = replace(data, groups=check_groups(groups, len(data)))
         weights = check_weights(sample_weight, len(data))

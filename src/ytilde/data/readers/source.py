@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ..columns import Kind, Treatment
+from ..columns import Kind, Treatment, kind_of, width
 from ..fingerprint import fingerprint
 from ..tfidf import TfIdf
 from ..types import Data
@@ -43,6 +43,21 @@ class Schema:
         values = asdict(replace(self, tfidf=None))
         del values["tfidf"]
         return values
+
+    @property
+    def text_column(self) -> str | None:
+        """The column of texts, if any."""
+        return next((name for name, kind in self.columns.items() if kind_of(kind) == "text"), None)
+
+    @property
+    def one_scale(self) -> tuple[int, int]:
+        """Where the components of the text are among the features."""
+        start = 0
+        for kind in self.columns.values():
+            if kind_of(kind) == "text":
+                return start, start + width(kind)
+            start += width(kind)
+        return 0, 0
 
     @property
     def treatment(self) -> Treatment:
@@ -95,4 +110,5 @@ def with_schema(data: Data, paths: list[str] | None = None, **columns: Any) -> S
     names = [data.class_name(k) for k in range(data.num_classes)]
     if isinstance(data.x, Tensor):
         columns["double"] = data.x.dtype == torch.float64
-    return Source(data, Schema(names, list(data.shape), **columns), paths)
+    schema = Schema(names, list(data.shape), **columns)
+    return Source(replace(data, one_scale=schema.one_scale), schema, paths)

@@ -21,6 +21,8 @@ Texts = Callable[[list[str], Sequence[int] | None], pd.DataFrame]  # of columns 
 def with_texts(found: Source, read: Texts) -> Source:
     """With what its owner wrote: the ids, and a way to the features' columns."""
     name, columns = found.schema.id_column, list(found.schema.columns)
+    if (text := found.schema.text_column) is not None:  # what is read goes first
+        columns = [text, *(column for column in columns if column != text)]
     ids = None if name is None else read([name], None)[name].tolist()
     return replace(found, ids=ids, texts=(lambda rows: read(columns, rows)) if columns else None)
 
