@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from browser import start
 from test_cli import ytilde
 from test_review import Server
-
 from ytilde import Classifier
 from ytilde.auditing import review
 from ytilde.data import BadInput
@@ -15,9 +15,28 @@ from ytilde.data.columns import count_words, is_long
 from ytilde.data.readers import Schema, read
 from ytilde.data.tfidf import LONGEST, TfIdf
 
-GOOD = "lovely great wonderful happy perfect charming superb delightful".split()
-BAD = "awful broken terrible sad useless dreadful boring horrible".split()
-COMMON = "the film was and it had a story with people who went to see this one last night".split()
+GOOD = ["lovely", "great", "wonderful", "happy", "perfect", "charming", "superb", "delightful"]
+BAD = ["awful", "broken", "terrible", "sad", "useless", "dreadful", "boring", "horrible"]
+COMMON = [
+    "the",
+    "film",
+    "was",
+    "and",
+    "it",
+    "had",
+    "a",
+    "story",
+    "with",
+    "people",
+    "who",
+    "went",
+    "to",
+    "see",
+    "this",
+    "one",
+    "last",
+    "night",
+]
 SCRIPTS = {
     "Japanese": "この映画はとても素晴らしかったので、もう一度見に行きたいと思います。",
     "Arabic": "كان هذا الفيلم جميلا جدا وأود أن أشاهده مرة أخرى مع أصدقائي",
@@ -25,7 +44,16 @@ SCRIPTS = {
     "Thai": "ภาพยนตร์เรื่องนี้ยอดเยี่ยมมากและฉันอยากดูอีกครั้ง",
     "Emoji": "👩‍🚀 a film 🎬 that went to the moon 🌕 and came back <b>again</b>",
 }
-FAST = ["--epochs", "20", "--batch-size", "32", "--backbone", "mlp:width=32,depth=1", "--lr", "0.01"]
+FAST = [
+    "--epochs",
+    "20",
+    "--batch-size",
+    "32",
+    "--backbone",
+    "mlp:width=32,depth=1",
+    "--lr",
+    "0.01",
+]
 
 
 def reviews(n=160, seed=0, wrong=8):
@@ -95,7 +123,9 @@ def test_new_texts_are_read_as_the_old_ones_were(audited, tmp_path):
     new.loc[0, "review"] = None
     new.loc[1, "review"] = "x" * (LONGEST + 1)
     new.drop(columns="stars").to_csv(tmp_path / "new.csv", index=False)
-    told = ytilde("predict", audited / "r", tmp_path / "new.csv", "--out", tmp_path / "q.csv").stdout
+    told = ytilde(
+        "predict", audited / "r", tmp_path / "new.csv", "--out", tmp_path / "q.csv"
+    ).stdout
     assert "row 1 (counting from 0) of column 'review'" in told
     assert pd.read_csv(tmp_path / "q.csv").predicted_label.notna().all()
 

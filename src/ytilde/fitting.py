@@ -33,6 +33,8 @@ from .method import Method
 from .runfolder import PRETRAIN, SIMCLR
 from .tuning import resolve_auto_fields, tag_trial
 
+LINEAR = "identity"  # the head alone
+TEXT_ALONE = 0.9  # of the features, from which on a linear model reads texts (benchmarks/text.py)
 CACHE = "YTILDE_CACHE"  # the variable with the folder of encoders that runs share
 
 
@@ -114,6 +116,9 @@ def backbone_name(data: Data, backbone: Any, encoder: Encoder | None = None) -> 
     auto = isinstance(backbone, str) and backbone == "auto"
     if auto and encoder and encoder.backbone:
         return encoder.backbone
+    first, last = data.one_scale
+    if auto and len(data.shape) == 1 and last - first > TEXT_ALONE * data.shape[0]:
+        return LINEAR
     return default_backbone(data.shape, pixels=data.y.dim() > 1) if auto else backbone
 
 

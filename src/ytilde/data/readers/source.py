@@ -111,4 +111,5 @@ def with_schema(data: Data, paths: list[str] | None = None, **columns: Any) -> S
     if isinstance(data.x, Tensor):
         columns["double"] = data.x.dtype == torch.float64
     schema = Schema(names, list(data.shape), **columns)
-    return Source(replace(data, one_scale=schema.one_scale), schema, paths)
+    data = replace(data, one_scale=schema.one_scale) if schema.text_column else data
+    return Source(data, schema, paths)
