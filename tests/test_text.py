@@ -4,6 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 from browser import start
 from test_cli import ytilde
@@ -18,25 +21,10 @@ from ytilde.data.tfidf import LONGEST, TfIdf
 GOOD = ["lovely", "great", "wonderful", "happy", "perfect", "charming", "superb", "delightful"]
 BAD = ["awful", "broken", "terrible", "sad", "useless", "dreadful", "boring", "horrible"]
 COMMON = [
-    "the",
-    "film",
-    "was",
-    "and",
-    "it",
-    "had",
-    "a",
-    "story",
-    "with",
-    "people",
-    "who",
-    "went",
-    "to",
-    "see",
-    "this",
-    "one",
-    "last",
-    "night",
+    *["the", "film", "was", "and", "it", "had", "story", "with", "people"],
+    *["who", "went", "to", "see", "this", "one"],
 ]
+RARE = [f"{a}{b}{c}" for a in ("bra", "klu", "pri") for b in "aeiou" for c in ("st", "nd", "rm")]
 SCRIPTS = {
     "Japanese": "この映画はとても素晴らしかったので、もう一度見に行きたいと思います。",
     "Arabic": "كان هذا الفيلم جميلا جدا وأود أن أشاهده مرة أخرى مع أصدقائي",
@@ -44,16 +32,8 @@ SCRIPTS = {
     "Thai": "ภาพยนตร์เรื่องนี้ยอดเยี่ยมมากและฉันอยากดูอีกครั้ง",
     "Emoji": "👩‍🚀 a film 🎬 that went to the moon 🌕 and came back <b>again</b>",
 }
-FAST = [
-    "--epochs",
-    "20",
-    "--batch-size",
-    "32",
-    "--backbone",
-    "mlp:width=32,depth=1",
-    "--lr",
-    "0.01",
-]
+FAST = ["--epochs", "20", "--batch-size", "32", "--backbone", "mlp:width=32,depth=1"]
+FAST += ["--lr", "0.01"]
 
 
 def reviews(n=160, seed=0, wrong=8):
@@ -170,7 +150,7 @@ def test_texts_that_cannot_be_read():
     found = read(two, label="stars", text_column="review")
     assert list(found.schema.columns) == ["review", "year"]
     assert any("'body' (it holds long texts" in note for note in found.notes)
-    with pytest.raises(BadInput, match="no text column 'reveiw' .*did you mean 'review'"):
+    with pytest.raises(BadInput, match=r"no text column 'reveiw' .*did you mean 'review'"):
         read(two, label="stars", text_column="reveiw")
     some = read(table.assign(review=table.review.where(table.index > 9, None)), label="stars")
     assert not some.data.x[:10, : some.schema.one_scale[1]].any()
@@ -186,6 +166,23 @@ def test_a_run_without_texts_keeps_its_schema():
     schema = read(pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1]})).schema
     assert schema.text_column is None and schema.one_scale == (0, 0)
     assert Schema(**schema.to_json()) == schema
+
+
+def test_a_linear_model_reads_texts_alone():
+    """Under wrong labels it is above scikit-learn's own way (benchmarks/text.py, smaller)."""
+    table = reviews(400, wrong=0)
+    rng = np.random.default_rng(1)
+    rare = [f"{text} {' '.join(rng.choice(RARE, 12))}" for text in table.review]
+    X, y = pd.DataFrame({"review": rare}), (table.stars == "good").to_numpy()
+    given = np.where(rng.random(400) < 0.3, ~y, y)[:300]
+    clf = Classifier("elr", device="cpu", epochs=30).fit(X[:300], given)
+    assert clf.backbone_ == "identity"
+    plain = make_pipeline(TfidfVectorizer(), LogisticRegression())
+    plain.fit(X.review[:300], given)
+    ours, theirs = clf.score(X[300:], y[300:]), plain.score(X.review[300:], y[300:])
+    assert ours > max(0.8, theirs)
+    mixed = X.assign(**{f"n{k}": rng.normal(size=400) for k in range(40)})
+    assert Classifier("ce", device="cpu", epochs=1).fit(mixed, y).backbone_ == "mlp"
 
 
 def test_in_a_browser_texts_are_read(audited, browser):
