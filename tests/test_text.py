@@ -20,10 +20,7 @@ from ytilde.data.tfidf import LONGEST, TfIdf
 
 GOOD = ["lovely", "great", "wonderful", "happy", "perfect", "charming", "superb", "delightful"]
 BAD = ["awful", "broken", "terrible", "sad", "useless", "dreadful", "boring", "horrible"]
-COMMON = [
-    *["the", "film", "was", "and", "it", "had", "story", "with", "people"],
-    *["who", "went", "to", "see", "this", "one"],
-]
+COMMON = ["the", "film", "was", "and", "it", "had", "a", "story", "with", "people", "who", "went"]
 RARE = [f"{a}{b}{c}" for a in ("bra", "klu", "pri") for b in "aeiou" for c in ("st", "nd", "rm")]
 SCRIPTS = {
     "Japanese": "この映画はとても素晴らしかったので、もう一度見に行きたいと思います。",
