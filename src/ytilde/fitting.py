@@ -28,13 +28,15 @@ from .data.splits import split
 from .encoders import Encoder
 from .encoders.simclr import Settings, finished, simclr
 from .engine import RandomState, Recipe, Record, Trainer, parallel, to_device
+from .engine.recipe import ENOUGH_ROWS
 from .hashing import hash_of
 from .method import Method
 from .runfolder import PRETRAIN, SIMCLR
 from .tuning import resolve_auto_fields, tag_trial
 
 LINEAR = "identity"  # the head alone
-TEXT_ALONE = 0.9  # of the features, from which on a linear model reads texts (benchmarks/text.py)
+TEXT_ALONE = 0.9  # of the features: from there on, a linear model reads texts (benchmarks/text.py);
+# of fewer rows than ENOUGH_ROWS there are too few steps to train it
 CACHE = "YTILDE_CACHE"  # the variable with the folder of encoders that runs share
 
 
@@ -117,7 +119,8 @@ def backbone_name(data: Data, backbone: Any, encoder: Encoder | None = None) -> 
     if auto and encoder and encoder.backbone:
         return encoder.backbone
     first, last = data.one_scale
-    if auto and len(data.shape) == 1 and last - first > TEXT_ALONE * data.shape[0]:
+    texts = len(data.shape) == 1 and last - first > TEXT_ALONE * data.shape[0]
+    if auto and texts and len(data) >= ENOUGH_ROWS:
         return LINEAR
     return default_backbone(data.shape, pixels=data.y.dim() > 1) if auto else backbone
 

@@ -28,6 +28,7 @@ from ..data.readers import dense, fingerprint
 from ..data.votes import Votes
 from ..encoders.encoder import Encoder
 from ..engine import Record
+from ..fitting import backbone_name
 from ..hashing import hash_of
 from ..method import Method, Net
 from .files import plain_fields
@@ -213,11 +214,14 @@ def _check_classes(clf: Classifier, data: Data) -> None:
 def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None) -> FoldFit:
     """How a fold is trained: as all of the data would be, though it has fewer rows."""
     whole = clone(clf)._recipe(data)
+    network = backbone_name(data, clf.backbone, encoder)
 
     def fit(
         part: Data, on_record: Callable[[Record], None], folder: Path | None
     ) -> Callable[[Data], Probs]:
         fitted = clone(clf).set_params(val=whole.val, keep=whole.keep)
+        if isinstance(network, str):
+            fitted.set_params(backbone=network)
         if clf._is_auto():
             fitted.set_params(method=clf._method_name())  # one race is enough
         options: Any = {"folder": folder, "resume": True} if folder else {}
