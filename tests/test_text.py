@@ -29,15 +29,14 @@ SCRIPTS = {
     "Thai": "ภาพยนตร์เรื่องนี้ยอดเยี่ยมมากและฉันอยากดูอีกครั้ง",
     "Emoji": "👩‍🚀 a film 🎬 that went to the moon 🌕 and came back <b>again</b>",
 }
-FAST = ["--epochs", "20", "--batch-size", "32", "--backbone", "mlp:width=32,depth=1"]
-FAST += ["--lr", "0.01"]
+FAST = ["--epochs", "60", "--lr", "0.005"]
 
 
-def reviews(n=160, seed=0, wrong=8):
+def reviews(n=240, seed=0, wrong=8):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 2, n)
     texts = [
-        " ".join(rng.permutation([*rng.choice(COMMON, 9), *rng.choice(GOOD if k else BAD, 5)]))
+        " ".join(rng.permutation([*rng.choice(COMMON, 6), *rng.choice(GOOD if k else BAD, 9)]))
         for k in y
     ]
     given = np.where(np.arange(n) < wrong, 1 - y, y)
@@ -187,17 +186,13 @@ def test_texts_under_wrong_labels():
     assert ours > 0.9 and ours > theirs - 0.04
 
 
-def test_many_texts_alone_are_read_by_a_linear_model():
-    table = reviews(1000, wrong=0)
+def test_texts_alone_are_read_by_a_linear_model():
+    table = reviews(60, wrong=0)
     fast = {"device": "cpu", "epochs": 1}
     clf = Classifier("ce", **fast).fit(table[["review"]], table.stars)
-    assert clf.backbone_ == "identity"
-    numbers = {f"n{k}": np.arange(1000.0) for k in range(40)}
-    mixed = table[["review"]].assign(**numbers)
+    assert clf.backbone_ == "identity" and clf.recipe_.batch_size == 32
+    mixed = table[["review"]].assign(**{f"n{k}": np.arange(60.0) for k in range(40)})
     assert Classifier("ce", **fast).fit(mixed, table.stars).backbone_ == "mlp"
-    assert (
-        Classifier("ce", **fast).fit(table[["review"]][:900], table.stars[:900]).backbone_ == "mlp"
-    )
 
 
 def test_in_a_browser_texts_are_read(audited, browser):

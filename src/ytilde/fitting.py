@@ -28,15 +28,13 @@ from .data.splits import split
 from .encoders import Encoder
 from .encoders.simclr import Settings, finished, simclr
 from .engine import RandomState, Recipe, Record, Trainer, parallel, to_device
-from .engine.recipe import ENOUGH_ROWS
 from .hashing import hash_of
 from .method import Method
 from .runfolder import PRETRAIN, SIMCLR
 from .tuning import resolve_auto_fields, tag_trial
 
 LINEAR = "identity"  # the head alone
-TEXT_ALONE = 0.9  # of the features: from there on, a linear model reads texts (benchmarks/text.py);
-# of fewer rows than ENOUGH_ROWS there are too few steps to train it
+TEXT_ALONE = 0.9  # of the features: from there on a linear model reads texts (benchmarks/text.py)
 CACHE = "YTILDE_CACHE"  # the variable with the folder of encoders that runs share
 
 
@@ -113,14 +111,18 @@ class BackboneFactory:
         return made
 
 
+def of_texts(data: Data) -> bool:
+    """Are texts nearly all there is to learn from?"""
+    first, last = data.one_scale
+    return len(data.shape) == 1 and last - first > TEXT_ALONE * data.shape[0]
+
+
 def backbone_name(data: Data, backbone: Any, encoder: Encoder | None = None) -> Any:
     """The name that "auto" stands for with these inputs and labels; anything else as it is."""
     auto = isinstance(backbone, str) and backbone == "auto"
     if auto and encoder and encoder.backbone:
         return encoder.backbone
-    first, last = data.one_scale
-    texts = len(data.shape) == 1 and last - first > TEXT_ALONE * data.shape[0]
-    if auto and texts and len(data) >= ENOUGH_ROWS:
+    if auto and of_texts(data):
         return LINEAR
     return default_backbone(data.shape, pixels=data.y.dim() > 1) if auto else backbone
 

@@ -17,6 +17,7 @@ from ..data import BadInput, readers
 from ..engine import REFIT_FIELDS, default_recipe
 from ..errors import unknown_name_message
 from ..estimator import Classifier
+from ..fitting import of_texts
 from ..method import create
 from ..runfolder import CONFIG, MODEL, PREDICTIONS, TEXT
 from ..versions import versions
@@ -106,7 +107,8 @@ def train_run(
     check(found)
     test_data = _test_data(source, asked.test, asked.data_root, data.names, found.schema, read)
     settings |= _as_begun(begun, settings)
-    recipe = default_recipe(data.shape, len(data), data.y.dim() > 1, seed=seed, **settings)
+    kind = {"pixels": data.y.dim() > 1, "texts": of_texts(data)}
+    recipe = default_recipe(data.shape, len(data), **kind, seed=seed, **settings)
     corrupted, noise_summary = corrupt(data, asked.noise, recipe)
     encoder, digest = load_encoder(asked.encoder)
     config = {

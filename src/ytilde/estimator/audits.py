@@ -219,7 +219,7 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None) -> FoldFit:
     def fit(
         part: Data, on_record: Callable[[Record], None], folder: Path | None
     ) -> Callable[[Data], Probs]:
-        fitted = clone(clf).set_params(val=whole.val, keep=whole.keep)
+        fitted = clone(clf).set_params(val=whole.val, keep=whole.keep, batch_size=whole.batch_size)
         if isinstance(network, str):
             fitted.set_params(backbone=network)
         if clf._is_auto():

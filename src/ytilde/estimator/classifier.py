@@ -22,6 +22,7 @@ from ..data.images import row_name
 from ..data.readers import Schema
 from ..encoders.encoder import Encoder
 from ..engine import REFIT_FIELDS, History, Recipe, Record, Trainer, default_recipe
+from ..fitting import of_texts
 from ..method import Method, create
 from ..transition import confident_joint
 from . import audits, files
@@ -299,7 +300,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
             seed = seed.randint(2**31 - 1)
         elif not isinstance(seed, (int, np.integer)):
             raise BadInput(f"random_state must be a whole number or None, not {seed!r}")
-        return default_recipe(data.shape, len(data), data.y.dim() > 1, seed=int(seed), **own)
+        kind = {"pixels": data.y.dim() > 1, "texts": of_texts(data)}
+        return default_recipe(data.shape, len(data), **kind, seed=int(seed), **own)
 
     def annotator_transition(self) -> NDArray[np.float32]:
         """T of each annotator, T[a, i, j] = P(annotator a says j | true i), as "crowd" learnt it.
