@@ -36,8 +36,11 @@ N ?= 4
 mutants: .venv/ready
 	$(BIN)/python tests/mutants.py -n $(N) $(MODULES)
 
+# The site, in site/: made pages, examples that run, and a look at the links of what came out.
 docs: .venv/ready
 	$(BIN)/python docs/make.py
+	$(BIN)/python -m sphinx -b html -j 2 -W --keep-going -q -d build/doctrees docs site
+	$(BIN)/python -m pytest -q tests/test_site.py
 
 clean:
 	rm -rf .venv demo build site .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
@@ -49,5 +52,5 @@ ifdef HASHES
 	$(PIP) --require-hashes --no-deps -r .ci/requirements.txt
 endif
 	$(PIP) -c constraints.txt setuptools torch
-	$(PIP) -c constraints.txt --no-build-isolation -e ".[dev,parquet]"
+	$(PIP) -c constraints.txt --no-build-isolation -e ".[dev,docs,parquet]"
 	touch $@

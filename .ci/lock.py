@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         words = ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report)]
-        words += ["-c", "constraints.txt", "setuptools>=77", "-e", ".[dev,parquet]"]
+        words += ["-c", "constraints.txt", "setuptools>=77", "-e", ".[dev,docs,parquet]"]
         subprocess.run([sys.executable, "-m", "pip", *words], cwd=ROOT, check=True)
         found = json.loads(report.read_text())["install"]
     lines = []

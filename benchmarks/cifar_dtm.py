@@ -36,7 +36,9 @@ ROWS: dict[str, tuple[str, dict[str, Any], bool]] = {  # method, fields, from th
     "ce": ("ce", {}, False),
     "dtm": ("dtm", {}, True),
     "volminnet": ("volminnet", {}, False),
-    "lra": ("lra", {}, True),
+    "volminnet, its own recipe": ("volminnet", {}, False),
+    "lra": ("lra", {"retrieve": "frozen"}, True),
+    "lra, neighbours of views": ("lra", {}, True),
     "dtm without pretraining": ("dtm", {"without": "pretraining"}, False),
     "dtm without clustering": ("dtm", {"without": "clustering"}, True),
     "dtm without diffusion": ("dtm", {"without": "diffusion"}, True),
@@ -56,9 +58,14 @@ RECIPE = Recipe(
     lr=0.05, weight_decay=5e-4, batch_size=128, schedule="cosine", augment="crop4+flip", val=0.1
 )
 
-OWN: dict[str, dict[str, Any]] = {  # as published; SGD hardly moves a network under its loss
-    "lra": {"optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0, "clip": 1.0}
-}
+_LRA = {"optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0, "clip": 1.0}
+OWN: dict[str, dict[str, Any]] = {  # as published; SGD hardly moves a network under LRA's loss
+    "lra": _LRA,
+    "lra, neighbours of views": _LRA,
+    "volminnet, its own recipe": {
+        "lr": 0.01, "weight_decay": 1e-4, "schedule": "step:0.375,0.75", "nesterov": False,
+    },  # and 80 epochs: --epochs 80
+}  # fmt: skip
 
 
 class OutOfTime(Exception):

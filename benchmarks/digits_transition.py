@@ -154,7 +154,8 @@ def show(path: Path) -> None:
     found: dict[str, list[dict[str, Any]]] = {}
     for text in path.read_text().splitlines():
         line = json.loads(text)
-        found.setdefault(line["name"], []).append(line)
+        if "superseded" not in line:  # by a method that has changed
+            found.setdefault(line["name"], []).append(line)
     print(f"{'':22} {'row error':>9} {'sd':>6} {'n':>3} {'test accuracy':>14}")
     for name, lines in sorted(found.items(), key=lambda item: mean(item[1], "row_error")):
         sd = statistics.stdev(line["row_error"] for line in lines) if len(lines) > 1 else 0.0

@@ -3,7 +3,7 @@
 Cross-entropy, a heteroscedastic head and the logistic-normal on Fashion-MNIST (a small part) with
 40 % of the labels redrawn (--rates 0.2 0.4 for more): clean test accuracy above; below, the share
 of the training labels that are reproduced, right ones (full) and wrong ones (dashed). Englesson et
-al., ICML 2023, Fig. 4."""
+al., TMLR 2023, Fig. 4."""
 
 import argparse
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Cross-entropy bends around every wrong label; the logistic-normal likelihood need not.
 
 Two moons and circles with a fifth of the labels flipped: decision surfaces of the same network,
-trained alike (Englesson et al., ICML 2023, Fig. 3). Large dots are wrong labels."""
+trained alike (Englesson et al., TMLR 2023, Fig. 3). Large dots are wrong labels."""
 
 import argparse
 

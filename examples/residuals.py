@@ -1,6 +1,6 @@
 """What a learned covariance does to wrong labels: histograms of the logistic-normal residuals.
 
-The label's term of the loss, r' S^-1 r, r = target logits - mean (Englesson et al., ICML 2023), on
+The label's term of the loss, r' S^-1 r, r = target logits - mean (Englesson et al., TMLR 2023), on
 a small part of Fashion-MNIST. Above, their Fig. 6 (theirs: CIFAR-10): 20 % of the labels of six
 classes changed to a similar one. Below, their Fig. 7 (MNIST): 40 % redrawn, the logarithm."""
 

@@ -1,4 +1,4 @@
-"""How much do tau and lambda of the logistic-normal matter? (Englesson et al., ICML 2023, Fig. 5)
+"""How much do tau and lambda of the logistic-normal matter? (Englesson et al., TMLR 2023, Fig. 5)
 
 Clean test accuracy on digits with 40 % of the labels redrawn, mean and standard deviation over the
 seeds, for a grid of both; the ring is what noisy validation alone would choose from the grid."""

@@ -598,3 +598,13 @@ def test_labels_are_told_in_the_classes_own_values(tmp_path):
         each.to_csv(tmp_path / f"{number}.csv")
         written.append((tmp_path / f"{number}.csv").read_bytes())
     assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("copies", [20, 120])
+def test_features_may_have_more_columns_than_there_are_rows(copies):
+    """Columns that repeat others say nothing new; an audit of 40 pictures ended in a traceback."""
+    p, y, clean, _ = simulate(0, n=80, k=3)
+    x = np.eye(3)[clean] + 0.3 * np.random.default_rng(0).normal(size=(80, 3))
+    few = audit(p, y, features=x).issues.p_wrong
+    many = audit(p, y, features=np.tile(x, copies)).issues.p_wrong
+    assert np.allclose(few, many, atol=1e-4) and few.std() > 0.1

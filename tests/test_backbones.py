@@ -27,6 +27,7 @@ SMALL = [
     ("lenet5:variant=same", (1, 28, 28), (84,)),
     ("cnn9:width=4", (3, 32, 32), (4,)),
     ("cnn9:width=4,norm=group", (1, 28, 28), (4,)),
+    ("cnn9:width=4,norm=group,drop=units,last=same", (1, 28, 28), (4,)),
     ("resnet18:width=4", (2, 17, 16), (32,)),
     ("resnet18:width=4,stem=imagenet,zero_init=true", (3, 40, 33), (32,)),
     ("resnet34:width=2,stem=cifar_valid", (1, 16, 16), (16,)),
@@ -155,6 +156,7 @@ def test_maps_of_the_cards():
     assert [s[1] for s in shapes] == [32] * 3 + [16] * 3 + [6, 4, 2]
     assert [s[0] for s in shapes] == [128] * 3 + [256] * 3 + [512, 256, 128]
     assert [s[1] for s in traced("cnn9:width=4", (1, 28, 28))][-3:] == [5, 3, 1]
+    assert [s[1] for s in traced("cnn9:width=4,last=same", (1, 28, 28))][-3:] == [7, 7, 7]
     assert traced("lenet5", (1, 28, 28)) == [(6, 28, 28), (16, 10, 10)]
     same = traced("lenet5:variant=same", (1, 28, 28))
     assert same == [(6, 28, 28), (16, 14, 14), (120, 7, 7)]

@@ -345,6 +345,26 @@ def test_a_line_is_added_once_and_a_cut_one_does_no_harm(table, tmp_path):
     assert set(results.done(tmp_path)) == {"b", "c", "d"}
 
 
+def test_a_superseded_line_is_kept_but_does_not_count(table, tmp_path):
+    path = tmp_path / "two.jsonl"
+    first, second = made(table, "CE", "0%", "full", [8.0, 9.0])
+    for line in (first, second):
+        results.append(path, line)
+    reason = "the method changed"
+    assert results.supersede(path, lambda line: line["seed"] == second["seed"], reason) == 1
+    told = []
+    assert bench.load_results(tmp_path, told.append) == [first] and not told
+    assert set(results.done(tmp_path)) == {first["hash"]}
+    report = bench.report(table, bench.load_results(tmp_path))
+    assert len(report.entries["MNIST", "0%", "CE"].runs) == 1
+    results.append(path, second)  # it was made again
+    assert bench.load_results(tmp_path) == [first, second]
+    assert [json.loads(text).get("superseded") for text in path.read_text().splitlines()] == [
+        None, reason, None,
+    ]  # fmt: skip
+    assert results.supersede(path, lambda line: line["seed"] == 7, reason) == 0
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,6 +1,7 @@
 """Many processes: two with gloo train as one does at the same global batch."""
 
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -234,6 +235,42 @@ def test_torchrun_fits_and_one_process_resumes(tmp_path):
     (tmp_path / "two" / "stages" / "main.safetensors").unlink()
     ytilde(*words, "--resume", "--out", "two", cwd=tmp_path)
     assert_alike(states[0], checkpoint.load(tmp_path / "two" / "model.safetensors")[0])
+
+
+@pytest.mark.slow
+def test_torchrun_on_two_nodes_is_one_process(tmp_path):
+    """Two launchers with a process each, as on two machines; the first one writes the run."""
+    data = blobs(80, rate=0.2)
+    frame = pd.DataFrame(data.x.numpy(), columns=list("abcdef")).assign(label=data.y)
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    words = ["fit", "d.csv", "--method", "elr", "--backbone", BACKBONE, "--batch-size", "16"]
+    words += ["--epochs", "2", "--device", "cpu"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "1",
+    ]
+    launch += ["--master-addr", "127.0.0.1", "--master-port", port]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    nodes = [
+        subprocess.Popen(
+            [*launch, "--node-rank", rank, "-m", "ytilde", *words, "--out", "two"],
+            cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in "01"
+    ]  # fmt: skip
+    said = [node.communicate(timeout=240) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert ["run folder" in out for out, _ in said] == [True, False]
+    ytilde(*words, "--out", "one", cwd=tmp_path)
+    assert_alike(*(checkpoint.load(tmp_path / k / "model.safetensors")[0] for k in ("one", "two")))
 
 
 def test_data_crosses_to_other_processes_by_value():

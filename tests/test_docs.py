@@ -31,9 +31,10 @@ def headings(page):
 
 
 def test_links_of_the_readme_exist():
-    for page in ("README.md", "CONTRIBUTING.md"):
+    for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"):
         text = (ROOT / page).read_text()
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)|(?:src|srcset)=\"([^\"]+)\"", text):
+            target = target[0] or target[1]
             assert (ROOT / target).exists(), f"{page} links to {target}"
 
 
@@ -43,3 +44,15 @@ def test_commands_of_the_readme_exist():
     text = (ROOT / "README.md").read_text()
     for name in re.findall(r"^ytilde (\w+)", text, re.M):
         assert name in known, f"README: there is no command `ytilde {name}`"
+
+
+def test_readme_is_one_screen_and_a_half():
+    assert len((ROOT / "README.md").read_text().split()) < 700
+
+
+def test_pictures_are_small_and_load_nothing():
+    made = [*(ROOT / "docs" / "pictures").glob("*.svg"), *(ROOT / "docs").glob("*.png")]
+    assert sum(path.stat().st_size for path in made) < 1.5e6
+    for path in (ROOT / "docs" / "pictures").glob("*.svg"):
+        text = path.read_text("utf-8")
+        assert "<script" not in text and not re.search(r"(href|src)=.http|url\(.?http", text), path

@@ -499,8 +499,38 @@ def test_labels_are_retrieved_from_neighbours():
         assert method.retrieved[i].tolist() == [int(data.y[i]), *(int(data.y[j]) for j in near)]
 
 
+def test_neighbours_are_those_of_the_view_unless_they_are_frozen(monkeypatch):
+    """The authors embed the augmented image and retrieve anew in every step."""
+    data = blobs(n=60, rate=0.3)
+    for retrieve in ("view", "frozen"):
+        fields = {"k": 1, "retrieve": retrieve}
+        method, _ = fit("lra", data=data, recipe=replace(FAST, val=0.0), **fields)
+        other = (torch.arange(60) + 20) % 60  # the view of a row is another row
+        h = method.encoder(data.x)
+        labels = method.labels_near(method.encoder(data.x[other]), torch.arange(60))
+        assert torch.equal(labels[:, 0], data.y)
+        if retrieve == "frozen":
+            assert torch.equal(labels, method.retrieved)
+            continue
+        key = torch.nn.functional.normalize(h, dim=-1)
+        for i in (0, 31, 59):
+            scores = key[other[i]] @ key.T
+            scores[i] = -torch.inf
+            assert int(labels[i, 1]) == int(data.y[int(scores.argmax())])
+        seen = []
+
+        def loss(target, condition, generator, seen=seen):
+            seen.append(condition)
+            return torch.zeros(len(target))
+
+        monkeypatch.setattr(method.diffusion, "loss", loss)
+        step = StepInfo(torch.zeros(()), 1, gen(), lambda x: x + 1.0)
+        method.loss(Batch(data.x, data.y, torch.arange(60)), step)
+        assert torch.allclose(seen[0][:, method.spec.dim :], method.encoder(data.x + 1.0))
+
+
 def test_the_loss_weighs_a_label_by_how_often_it_is_retrieved(monkeypatch):
-    method = create("lra", k=3)
+    method = create("lra", k=3, retrieve="frozen")
     data = blobs(n=40)
     method.build(make_spec(data, BACKBONE, RECIPE))
     method.retrieved.copy_(torch.tensor([[0, 1, 1, 1], [2, 2, 2, 2]]).repeat(20, 1))
@@ -522,7 +552,7 @@ def test_the_loss_weighs_a_label_by_how_often_it_is_retrieved(monkeypatch):
 
 
 def test_every_retrieved_label_is_drawn_as_often(monkeypatch):
-    method, data, drawn = create("lra", k=3), blobs(n=500), []
+    method, data, drawn = create("lra", k=3, retrieve="frozen"), blobs(n=500), []
     method.build(make_spec(data, BACKBONE, RECIPE))
     method.retrieved.copy_(torch.tensor([0, 2, 1, 1]).expand(500, 4))
 

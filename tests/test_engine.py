@@ -58,18 +58,20 @@ def train(model, data, recipe, **options):
     return trainer
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "plain sgd", "adam", "adamw"])
 def test_equals_a_bare_loop(model, optimizer):
     data = blobs()
     with torch.random.fork_rng():
         twin = Linear(data)
-    recipe = replace(RECIPE, optimizer=optimizer)
+    own = {"nesterov": False} if optimizer == "plain sgd" else {"eps": 0.1}
+    recipe = replace(RECIPE, optimizer=optimizer.removeprefix("plain "), **own)
     train(model, data, recipe)
     order = recipe.generator("order", "main")
     make = {
         "sgd": lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=5e-4, nesterov=True),
-        "adam": lambda p: torch.optim.Adam(p, 0.05, weight_decay=5e-4),
-        "adamw": lambda p: torch.optim.AdamW(p, 0.05, weight_decay=5e-4),
+        "plain sgd": lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=5e-4),
+        "adam": lambda p: torch.optim.Adam(p, 0.05, weight_decay=5e-4, eps=0.1),
+        "adamw": lambda p: torch.optim.AdamW(p, 0.05, weight_decay=5e-4, eps=0.1),
     }
     bare = make[optimizer](twin.parameters())
     for _ in range(3):
@@ -78,6 +80,18 @@ def test_equals_a_bare_loop(model, optimizer):
             nn.functional.cross_entropy(twin.layer(data.x[index]), data.y[index]).backward()
             bare.step()
     assert torch.allclose(model.layer.weight, twin.layer.weight, atol=1e-6)
+
+
+def test_inputs_are_standardised_unless_they_shall_stay_as_they_are():
+    x = torch.rand(40, 1, 14, 14, generator=torch.Generator().manual_seed(0)) / 2
+    data = Data(x, torch.arange(40) % 2, 2)
+    for standardise in (True, False):
+        recipe = replace(RECIPE, epochs=1, standardise=standardise, val=0.0)
+        method = create("ce")
+        fit_method(method, data, recipe, backbone="lenet5")
+        got = torch.stack([method.net.mean.squeeze(), method.net.std.squeeze()])
+        want = torch.stack([x.mean(), x.std()]) if standardise else torch.tensor([0.0, 1.0])
+        assert torch.allclose(got, want, atol=1e-3)
 
 
 def test_schedules_are_fractions_of_training():

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ytilde import heads
 from ytilde.data import BadInput
 from ytilde.heads import logistic_normal, sampling
+from ytilde.method import create
 
 DIM, K = 6, 4
 MONTE_CARLO = {
@@ -415,6 +416,16 @@ def test_cold_het_gives_the_probability_of_the_argmax(rank):
     u = mean + rng.standard_normal((10**6, K)) @ np.linalg.cholesky(cov).T
     expected = np.bincount(u.argmax(1), minlength=K) / 10**6
     np.testing.assert_allclose(head.log_probs(h)[0].exp().detach().numpy(), expected, atol=0.015)
+
+
+@pytest.mark.parametrize("name", ["het", "het_tau", "het_tau_full"])
+def test_the_binary_head_is_reached_by_a_field(name):
+    method = create(name, binary=True, eval_samples=20)
+    head = method.head(DIM, 2)
+    assert head.binary and head.mean.out_features == 1
+    assert not create(name).head(DIM, 2).binary
+    with pytest.raises(BadInput, match="for 2 classes, not 3"):
+        method.head(DIM, 3)
 
 
 def test_binary_is_the_mean_of_sigmoids():

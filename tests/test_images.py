@@ -1,6 +1,9 @@
 """Pictures are read as viewers show them, by the named formats alone, and none is lost unsaid."""
 
+import base64
+import io
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -9,6 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
+from test_cli import ytilde
+from ytilde.auditing.review import Review
 from ytilde.data import BadInput
 from ytilde.data.images import FORMATS, SUFFIXES, read_image, read_mask
 from ytilde.data.readers import read
@@ -82,6 +87,40 @@ def test_a_photo_is_predicted_alike_however_it_is_stored(tmp_path):
     new = read(tmp_path / "new", schema=found.schema, labelled=False).data
     predicted = model.predict_proba(new.x)
     assert (predicted[:, 1] > 0.9).all() and found.data.names == ("down", "up")
+
+
+def is_upright(content: bytes) -> bool:
+    """The red mark is in the corner at the top left, and in no other."""
+    picture = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
+    red = picture[..., 0] - picture[..., 1] > 60
+    fifth = len(red) // 5
+    return bool(
+        red[:fifth, :fifth].all() and not red[fifth * 3 :].any() and not red[:, -fifth:].any()
+    )
+
+
+def test_reports_and_reviews_show_a_photo_as_viewers_do(tmp_path):
+    """The page of `review` opens the files themselves, the report what was read of them."""
+    for i in range(80):
+        shade = 20 + i if i % 2 else 150 + i
+        picture = np.full((20, 20, 3), shade, np.uint8)
+        picture[:8, :8] = (255, 0, 0)
+        dark = i % 2 if i >= 8 else 1 - i % 2  # the labels of the first eight are wrong
+        orientation = 2 + i % 7
+        photo(tmp_path / f"photos/{'dark' if dark else 'light'}/{i}.png", picture, orientation)
+    words = ["--method", "ce", "--epochs", "20", "--backbone", "mlp:width=16,depth=1"]
+    ytilde("fit", "photos", *words, "--out", "run", cwd=tmp_path)
+    ytilde("audit", "run", "--folds", "2", cwd=tmp_path)
+    page = (tmp_path / "run" / "report.html").read_text()
+    shown = [
+        base64.b64decode(text) for text in re.findall(r"data:image/\w+;base64,([\w+/=]+)", page)
+    ]
+    assert len(shown) >= 4 and all(map(is_upright, shown))
+    found = read(tmp_path / "photos")
+    view = Review(tmp_path / "run", found.data, paths=found.paths)
+    rows = [issue["index"] for issue in view.issues]
+    assert len(rows) >= 4
+    assert all(is_upright(view.picture(row, size)[0]) for row in rows for size in ("page", "full"))
 
 
 def test_damaged_exif_leaves_the_picture(tmp_path):

@@ -287,6 +287,12 @@ def test_an_audit_of_what_are_no_labels_is_refused(y):
             attempt()
 
 
+def test_an_audit_needs_a_name_for_each_class():
+    for names in (5, ["a"], ["a", "a"]):
+        with pytest.raises(BadInput, match="name"):
+            audit(PROBS, Y, names=names)
+
+
 @pytest.mark.parametrize("y", NO_LABELS.values(), ids=NO_LABELS)
 def test_what_are_no_labels_is_not_read(y):
     with pytest.raises(BadInput):
@@ -316,6 +322,7 @@ def test_a_diagnosis_reads_numbers_of_any_kind(turn):
     ("x", "y"),
     [
         (X, [datetime.datetime(2020, 1, 1 + int(k)) for k in Y]),
+        (X, np.array([b"a", b"b"])[Y]),
         (X, Y[:39]),
         (X, np.eye(2)[Y]),
         (X[:, 0], Y),
@@ -325,7 +332,10 @@ def test_a_diagnosis_reads_numbers_of_any_kind(turn):
         (pd.DataFrame({"a": [1, float("inf")] * 20}), Y),
         (pd.DataFrame({"a": [None] * 40}), Y),
     ],
-    ids=["times", "short", "one-hot", "1d", "empty", "inf", "texts", "inf in a table", "nothing"],
+    ids=[
+        *("times", "bytes", "short", "one-hot", "1d", "empty", "inf", "texts"),
+        *("inf in a table", "nothing"),
+    ],
 )
 def test_what_scikit_learn_refuses_is_one_sentence(x, y):
     with pytest.raises(BadInput) as said:
@@ -378,7 +388,7 @@ def test_dates_of_python_are_read_as_classes():
     assert read((X, days)).data.names == ("2020-01-01", "2020-01-02")
 
 
-@pytest.mark.parametrize("above", [NAN, -0.1, 1.5])
+@pytest.mark.parametrize("above", [NAN, -0.1, 1.5, None, "0.5", np.array([0.5, 0.6])])
 def test_a_threshold_is_a_probability(above):
     found = audit(np.full((40, 2), 0.5), Y)
     with pytest.raises(BadInput, match="probability from 0 to 1"):

@@ -691,8 +691,20 @@ def test_split_depends_on_the_generator_alone():
     assert torch.equal(state, torch.get_rng_state())
     assert len(split(10, 0.0, torch.Generator())[1]) == 0
     assert len(split(torch.zeros(6, 2, 2), 0.5, torch.Generator())[1]) == 3
-    with pytest.raises(BadInput, match="below 1"):
-        split(10, 1.0, torch.Generator())
+    for wrong in (-0.1, 1.5):
+        with pytest.raises(BadInput, match="below 1"):
+            split(y, wrong, torch.Generator())
+
+
+def test_so_many_rows_of_each_observed_class_can_be_held_out():
+    y = torch.tensor([0] * 50 + [1] * 12 + [2] * 5 + [-1] * 30)
+    kept, held = split(y, 10.0, torch.Generator().manual_seed(0))
+    assert torch.bincount(y[held]).tolist() == [10, 6, 2]  # of a small class half
+    assert sorted(kept.tolist() + held.tolist()) == list(range(len(y)))
+    assert not torch.equal(held, split(y, 10.0, torch.Generator().manual_seed(1))[1])
+    for labels in (10, torch.zeros(6, 2, 2)):
+        with pytest.raises(BadInput, match="every row has one label"):
+            split(labels, 1.0, torch.Generator())
 
 
 def test_the_ending_may_be_in_capitals(tmp_path):

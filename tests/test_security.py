@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -331,3 +332,14 @@ def test_pictures_of_others_carry_their_licence():
     assert "MIT" in (own / "LICENSE").read_text() and "Zalando" in (own / "LICENSE").read_text()
     for path in (*own.glob("*.npz"), ROOT / "docs" / "camvid.png"):
         assert str(path.relative_to(ROOT)) in notice
+
+
+def test_the_platforms_are_said_where_users_look():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    systems = [line for line in project["classifiers"] if line.startswith("Operating System")]
+    names = [line.rpartition(":: ")[2].replace("MacOS", "macOS") for line in systems]
+    least = project["requires-python"].removeprefix(">=")
+    assert {"Linux", "macOS"} <= set(names)
+    assert f"Programming Language :: Python :: {least}" in project["classifiers"]
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert any(all(word in line for word in (*names, f"Python {least}")) for line in lines)

@@ -132,6 +132,7 @@ def test_mixture_does_not_depend_on_scale_or_order():
     x, _ = two_gaussians()
     ours = selection.two_component_mixture(x)
     np.testing.assert_allclose(selection.two_component_mixture(1e6 * x - 7), ours, atol=1e-6)
+    np.testing.assert_allclose(selection.two_component_mixture(1e-9 * x), ours, atol=1e-6)
     np.testing.assert_allclose(selection.two_component_mixture(x.flip(0)), ours.flip(0), atol=1e-9)
 
 
@@ -164,6 +165,8 @@ def test_mixture_of_degenerate_values():
     assert selection.two_component_mixture(torch.empty(0)).shape == (0,)
     assert mixture(2.0) == [1.0]
     assert mixture(*[3.7] * 5) == [1.0] * 5
+    rounded = 1e6 * torch.tensor([0.1 + 0.2, 0.3], dtype=torch.float64)  # equal but for rounding
+    assert selection.two_component_mixture(rounded).tolist() == [1.0, 1.0]
     assert mixture(nan, nan) == [0.0, 0.0]
     assert mixture(1.0, nan, 1.0, inf) == [1.0, 0.0, 1.0, 0.0]
     low, high = mixture(0.0, 1.0)

@@ -16,6 +16,7 @@ from ytilde.engine import Recipe
 from ytilde.fitting import fit_method, make_spec
 from ytilde.method import create, unseen
 from ytilde.methods._shared import distilled, slack_rate, stage_epochs
+from ytilde.methods.bltm import bounded
 from ytilde.methods.meidtm import MEIDTM
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
@@ -86,6 +87,21 @@ def test_residual_penalty_is_the_gaussian_prior_of_a_logit():
     torch.testing.assert_close(rows.penalty(1.5), want)
 
 
+def test_rows_of_other_classes_have_no_residual():
+    rows = tr.ResidualT(5, 3)
+    clean, y = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 1, 0, 1, 2, 2])
+    rows.start(clean, y)
+    level = rows(torch.randn(1, 5, generator=gen()))[0].detach()
+    with torch.no_grad():
+        rows.residual.weight.normal_(0, 1, generator=gen(1))
+    h, own = torch.randn(4, 5, generator=gen(2)), torch.tensor([2, 0, 1, 0])
+    T, whole = rows(h, own).detach(), rows(h).detach()
+    for n, c in enumerate(own.tolist()):
+        for i in range(3):
+            torch.testing.assert_close(T[n, i], whole[n, i] if i == c else level[i])
+            assert not torch.allclose(whole[n, i], level[i], atol=1e-3)
+
+
 def test_distilled_takes_the_surest_of_every_class():
     p = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7], [0.45, 0.55], [0.4, 0.6]])
     assert distilled(p, 1.0).tolist() == [0, 0, 1, 1, 1, 1]
@@ -115,6 +131,36 @@ def test_bltm_sees_that_noise_depends_on_the_input():
         stay = method.transition(unseen(own))[:, 0, 0]
     high, low = stay[own[:, -1] > 0.5].mean(), stay[own[:, -1] < -0.5].mean()
     assert low - high > 0.2, (float(low), float(high))
+
+
+def test_bltm_uses_no_row_of_T_that_it_was_not_trained_on():
+    """Row i is learnt where the distilled label is i; elsewhere it was drawn at random, so to say:
+    another class then explained the true label better than the true class did."""
+    data = blobs(n=600, rate=0.3)
+    method, trainer = fit("bltm", data, replace(RECIPE, epochs=12), spread=5.0, reach=0.0)
+    rows = trainer.data
+    batch = trainer.batch(rows, torch.arange(len(rows)))
+    with torch.no_grad():
+        T = method.transition(batch)
+        new = method.transition(unseen(batch.x))
+        guess = method.t_net.head(method.t_net.features(batch.x)).argmax(-1)
+    k = data.num_classes
+    for found, own in ((T, method.bayes), (new, guess)):
+        for i in range(k):
+            others = found[own != i, i]
+            assert len(others) > 10 and float(others.std(0).max()) < 1e-6, "one row for all of them"
+            assert float(found[own == i, i].std(0).max()) > 1e-3, "T does not depend on x"
+
+
+def test_bounded_rows_by_loops():
+    T = torch.randn(3, 4, 4, generator=gen()).softmax(-1)
+    own = torch.tensor([0.1, 0.2, 0.3, 0.9])
+    found = bounded(T, own)
+    for n in range(3):
+        for i in range(4):
+            away = [0.0 if j == i else min(float(T[n, i, j]), float(own[j])) for j in range(4)]
+            away[i] = 1 - sum(away)
+            assert found[n, i].tolist() == pytest.approx(away, abs=1e-6)
 
 
 # ---- T(x) from the posterior: MEIDTM ------------------------------------------------------------
@@ -260,9 +306,28 @@ def test_part_matrices_fit_the_anchors():
         for i in range(4):
             for k in range(3):
                 rows[a, i] += w[a, i, k] * P[k, i]
-    found = tr.part_matrices(w, rows)
+    found = tr.part_matrices(w, rows, ridge=1e-4)
     assert torch.allclose(found.sum(-1), torch.ones(3, 4), atol=1e-6)
     assert float((found - P).abs().max()) < 0.03
+
+
+def test_a_part_that_a_class_hardly_has_gets_the_class_level_row():
+    """Its row drifted by up to 10 logits: it was fitted to what the anchors do not tell."""
+    g = gen(9)
+    P = (torch.randn(4, 3, 3, generator=g) + 2 * torch.eye(3)).softmax(-1)
+    w = torch.full((10, 3, 4), 0.01)
+    for i in range(3):  # anchors of class i have part i, and a little of the others
+        w[:, i, i] += torch.rand(10, generator=g) + 1
+    w = w / w.sum(-1, keepdim=True)
+    rows = torch.einsum("aik,kij->aij", w, P)
+    rows = (rows + 0.02 * torch.rand(10, 3, 3, generator=g)).clamp_min(0)
+    rows = rows / rows.sum(-1, keepdim=True)
+    found, mean = tr.part_matrices(w, rows), rows.mean(0)
+    for i in range(3):
+        for k in range(4):
+            near = 0.1 if k == i else 0.02
+            assert float((found[k, i] - mean[i]).abs().sum()) < near, (k, i)
+    assert (found >= 0).all() and torch.allclose(found.sum(-1), torch.ones(4, 3), atol=1e-6)
 
 
 def test_ptd_answers_an_unseen_x_as_the_row_it_was():

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -150,6 +151,21 @@ def test_auto_method_goes_on_with_its_race(digits, tmp_path):
     again = Classifier("auto", "mlp:width=8", epochs=3)
     again.fit_data(digits, folder=tmp_path, resume=True)
     assert again.race_ == clf.race_ and (tmp_path / "methods.json").read_bytes() == known
+
+
+def test_a_damaged_race_of_methods_is_run_again(digits, tmp_path):
+    """Its figures turned round would choose the worst method."""
+    data = Data(digits.x[:90], digits.y[:90], 10)
+    clf = Classifier("auto", "mlp:width=8", epochs=3)
+    clf.fit_data(data, folder=tmp_path)
+    known = (tmp_path / "methods.json").read_text()
+    turned = re.sub(r'"accuracy": ([\d.]+)', lambda m: f'"accuracy": {1 - float(m[1])}', known)
+    assert turned != known
+    for text in (turned, known[:-20]):
+        (tmp_path / "methods.json").write_text(text)
+        again = Classifier("auto", "mlp:width=8", epochs=3)
+        again.fit_data(data, folder=tmp_path, resume=True)
+        assert again.race_ == clf.race_ and (tmp_path / "methods.json").read_text() == known
 
 
 @pytest.mark.parametrize("old", [False, True])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         register_method,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Audit",
     "BadInput",

@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -180,11 +180,24 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
     write_text(path, csv_text(frame))
 
 
-def csv_text(frame: pd.DataFrame) -> str:
+def write_csv_parts(path: Path, frames: Iterable[pd.DataFrame]) -> None:
+    """The same of a table that comes in parts."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            for number, frame in enumerate(frames):
+                file.write(csv_text(frame, header=not number))
+            file.flush()
+            os.fsync(file.fileno())
+
+    write_atomic(path, write)
+
+
+def csv_text(frame: pd.DataFrame, header: bool = True) -> str:
     """What `write_csv` writes."""
     text = frame.select_dtypes(include=["object", "string"]).columns
     safe = frame.assign(**{c: frame[c].map(spreadsheet_safe) for c in text})
-    return safe.rename(columns=spreadsheet_safe).to_csv(index=False)
+    return safe.rename(columns=spreadsheet_safe).to_csv(index=False, header=header)
 
 
 _CUTS = re.compile("([;\t\r\n]+)")  # where a spreadsheet may begin a new cell, quoted or not

@@ -49,7 +49,7 @@ def make_spec(
     Args:
         data: the training rows; of their labels only the number of classes is used.
         backbone: a name with options, "auto", a module, or a function that makes one.
-        recipe: for its seeds.
+        recipe: for its seeds, and whether inputs are standardised.
         encoder: what the backbones start from; the inputs' mean and sd are then its own.
 
     Returns:
@@ -74,6 +74,8 @@ def make_spec(
     first, last = data.one_scale
     if last > first:
         std[first:last] = std[first:last].square().mean().sqrt()
+    if not recipe.standardise:
+        mean_, std = torch.zeros_like(mean_), torch.ones_like(std)
     with RandomState(0, torch.device("cpu"))():
         dim = factory().dim
     return Spec(

@@ -184,10 +184,22 @@ def _begins_with(text: str, within: int = 1000) -> Callable[[Path], bool]:
     return lambda path: text.encode() in _head(path, within)
 
 
+def _is_parquet(path: Path) -> bool:
+    """A parquet file whose footer says that ytilde wrote it."""
+    with path.open("rb") as file:
+        file.seek(-8, os.SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+        if file.read(4) != b"PAR1" or length + 8 > path.stat().st_size:
+            return False
+        file.seek(-8 - length, os.SEEK_END)
+        return b"\x06ytilde" in file.read(length)
+
+
 KINDS: dict[str, Callable[[Path], bool]] = {
     "predictions": _table('index,(id,)?(path,)?predicted_label,predicted_prob(,"?prob_.*)?'),
     "labels": _is_labels,
     "issues": _table("index,(id,)?given_label,predicted_label,label_quality,is_label_issue,.*"),
+    "issues parquet": _is_parquet,
     "consensus": _table("item,consensus_label,consensus_prob,runner_up_label,.*"),
     "annotators": _table("annotator,votes,accuracy,accuracy_low,accuracy_high,agreement,remark"),
     "matrices": _table("annotator,true_label,given_label,probability,low,high,expected_votes"),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,26 @@ from torch import Tensor
 
 from ..data import IGNORE, BadInput, plural
 from ..data.ids import own_text
-from ..files import csv_text, write_csv, write_text
+from ..data.readers.stream import ProbabilityFiles
+from ..files import csv_text, write_atomic, write_csv, write_text
 from ..hashing import digest_of
-from ..outputs import check_replaceable
+from ..outputs import check_outputs, check_replaceable
 from ..signing import sign
+from .blocks import total
 from .checked import Count, check_checked, count
 from .context import ReportContext
 from .crowd import judge_votes
 from .inputs import Array, as_numpy, check_features, check_labels, check_transition
-from .notes import NOTE_ASSUMPTION, Agreement, notes
+from .issues import issue_columns, issues_frame, worst_first, write_issues
+from .notes import NOTE_ASSUMPTION, notes
 from .panel import panel
+from .passes import Table, audit_table
 from .readings import Evidence, fit_readings
 from .recalibration import recalibrate
 from .sampling import Reviewed
 from .similar import Similar, similar_rows
-from .verdict import Verdict, interval, judge, pairs, per_class, row_stochastic
+from .totals import Totals
+from .verdict import Counts, Rows, Verdict, interval, judge, pairs, per_class, row_stochastic
 
 TEXT = 1000  # characters of a text in issues.csv
 
@@ -80,6 +86,8 @@ class Audit:
         unjudged: rows without a label, or whose image cannot be read.
         checked: what rows checked by hand say of the count, where a random sample of them was; the
             noise rate and the number of errors are then its own, and hold whatever the model is.
+        whole: of an audit of files: what all their rows add up to; `issues` are then the worst
+            10,000 suspects and some ambiguous rows, and every row is in the parquet file `out`.
         annotators: of several annotators: how good each is, the model among them.
         votes: of several annotators: each vote with its p_wrong.
 
@@ -102,15 +110,21 @@ class Audit:
     at_chance: bool = False  # the model agrees with the labels as chance does: nothing can be told
     unjudged: int = 0  # rows without a label, or whose image cannot be read
     checked: Count | None = None  # what a random sample of checked rows says
+    whole: Totals | None = None  # what all rows add up to, where `issues` are some of them
     annotators: pd.DataFrame | None = None
     votes: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
         return f"<Audit: {self.summary()}>"
 
+    @property
+    def totals(self) -> Totals:
+        """What all rows that were judged add up to."""
+        return Totals.of(self.issues) if self.whole is None else self.whole
+
     def summary(self) -> str:
         """A few sentences for a person."""
-        n, found = len(self.issues), int(self.issues.is_label_issue.sum())
+        n, found = int(self.totals.rows[0]), int(self.totals.flagged[0])
         if self.at_chance and self.checked is None:
             return f"Nothing can be said of these {n} labels: the model knows no more than chance."
         low, high = round(self.num_errors.low), round(self.num_errors.high)
@@ -135,8 +149,11 @@ class Audit:
         Args:
             above: the smallest p_wrong of a label that is replaced.
         """
-        if not 0 <= above <= 1:  # NaN too
+        if not isinstance(above, Real) or not 0 <= above <= 1:  # NaN too
             raise BadInput(f"above is a probability from 0 to 1, not {above}")
+        if self.whole is not None:
+            raise BadInput("an audit of files keeps some rows only; fix labels by the parquet file "
+                           "that it wrote")  # fmt: skip
         sure = (self.issues.p_wrong > above) & (not self.at_chance)
         sure &= self.issues.predicted_prob > 0
         label = self.issues.predicted_label.where(sure, self.issues.given_label)
@@ -195,6 +212,21 @@ class Audit:
 
         return table.assign(text=[text_of(text, TEXT) for text in shown[name]])
 
+    def to_parquet(self, path: str | os.PathLike[str], force: bool = False) -> None:
+        """Writes `issues` in their own order, numbers in float32: what an audit of files writes.
+
+        Args:
+            path: of the file.
+            force: replace a file that is no such output of ytilde.
+        """
+        check_replaceable(Path(path), "issues parquet", force)
+        write_atomic(Path(path), lambda temporary: write_issues(self._ids(), self.names, temporary))
+
+    def _ids(self) -> pd.DataFrame:
+        ids, table = self.context.ids, self.issues
+        own = None if ids is None else [own_text(ids[i]) for i in table["index"]]
+        return table if own is None else table.assign(id=own)[["index", "id", *table.columns[1:]]]
+
     def to_json(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Writes the figures, the tables and the flagged rows (the rest are in the csv).
 
@@ -221,7 +253,7 @@ class Audit:
             "issues": issues,
         }
         everything = {
-            "rows": len(self.issues),
+            "rows": int(self.totals.rows[0]),
             "unjudged": self.unjudged,
             "at_chance": self.at_chance,
             "checked": self.checked and self.checked.to_dict(),
@@ -229,7 +261,8 @@ class Audit:
             "names": list(self.names) if self.names else None,
             "transition": self.transition.tolist(),
             "notes": self.notes,
-            "issues_csv": digest_of(csv_text(self._csv())),  # a review's sample is shown from it
+            # a review's sample is shown from it
+            "issues_csv": digest_of(csv_text(self._csv())) if self.whole is None else None,
             **tables,
         }
         text = json.dumps(sign(everything), ensure_ascii=False, allow_nan=False, indent=1)
@@ -275,8 +308,8 @@ class Audit:
 
 
 def audit(
-    pred_probs: np.ndarray | Tensor | pd.DataFrame,
-    y: Sequence | np.ndarray | Tensor | None = None,
+    pred_probs: np.ndarray | Tensor | pd.DataFrame | str | os.PathLike[str],
+    y: Sequence | np.ndarray | Tensor | str | None = None,
     *,
     transition: np.ndarray | Tensor | None = None,
     names: Sequence[str] | None = None,
@@ -284,13 +317,21 @@ def audit(
     checked: Mapping[int, Any] | Sequence[Any] | np.ndarray | Reviewed | None = None,
     drawn: Sequence[float] | np.ndarray | None = None,
     annotations: Any = None,
+    probabilities: str = "p_*",
+    id_column: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    ray: bool = False,
+    force: bool = False,
 ) -> Audit:
     """Judges every label by the probabilities of a model that did not see it.
 
     Args:
         pred_probs: [N, K], of the clean label (a robust method) or of the given one (any
-            classifier); a DataFrame's columns may be the classes' names.
-        y: labels [N], classes 0..K-1 or names, -1 = no label.
+            classifier); a DataFrame's columns may be the classes' names. Or the path of a parquet
+            file, or of a folder of them, of any size: they are read in parts, twice, and the
+            memory that it takes does not grow with them.
+        y: labels [N], classes 0..K-1 or names, -1 = no label. Of files, the name of their column;
+            None: the one called label or y.
         transition: T, [K, K] or [N, K, K]. The probabilities are then taken as the clean posterior
             f and P(clean = i | x, y = j) = f_i T_ij / sum_k f_k T_kj; without, both are estimated
             (see above).
@@ -308,6 +349,13 @@ def audit(
             NaN where there is none, or a table (task, worker, label) whose tasks are rows. What is
             judged is their consensus, by the votes and the model together, which counts as one
             more annotator.
+        probabilities: of files, the columns with the probabilities; the star is the class. Or the
+            name of one column of lists.
+        id_column: of files, the column that names the rows.
+        out: of files, the parquet file to write, a row for every labelled row, in their order.
+        ray: of files, work on the Ray cluster that this process is connected to, or else on a local
+            one; all its machines must see the files under the same path.
+        force: replace a file `out` that is no such output of ytilde.
 
     Returns:
         The verdict on every label, the noise rate with its interval, and T; of several annotators,
@@ -319,6 +367,17 @@ def audit(
         >>> found.issues[found.issues.is_label_issue].predicted_label.tolist()
         ['cat', 'cat', 'cat']
     """
+    if isinstance(pred_probs, str | os.PathLike):
+        others = (transition, names, features, checked, drawn, annotations)
+        if any(each is not None for each in others) or not isinstance(y, str | None):
+            raise BadInput("An audit of files takes the label's column (y=), probabilities, "
+                           "id_column, out, ray and force, and nothing else.")  # fmt: skip
+        table = ProbabilityFiles(os.fspath(pred_probs), probabilities, y, id_column)
+        return audit_files(table, None if out is None else Path(out), ray, force)
+    if id_column is not None or out is not None or ray:
+        raise BadInput(
+            "id_column, out and ray are for an audit of files; give a path as pred_probs"
+        )
     p = as_numpy(pred_probs, "pred_probs")
     if names is None and isinstance(pred_probs, pd.DataFrame):
         columns = list(pred_probs.columns)
@@ -334,6 +393,26 @@ def audit(
     judges = () if features is None else panel(check_features(features, len(p)), given, p.shape[1])
     evidence = Evidence(p, given, rows, check_transition(transition, p), judges)
     return _judged(evidence, names, checked, drawn)
+
+
+def audit_files(
+    table: Table, out: Path | None = None, ray: bool = False, force: bool = False
+) -> Audit:
+    """The audit of a table that is read in blocks; every row goes to the parquet file `out`."""
+    if out is not None:
+        check_outputs([(out, "issues parquet")], getattr(table, "files", ()), force)
+    if ray:
+        from .on_ray import on_ray as map_parts
+    else:
+        from .passes import in_threads as map_parts
+    found = audit_table(table, out, map_parts)
+    counts, n = found.together.counts, int(found.together.counts.given.sum())
+    verdict = Verdict.of(Rows.empty(0), found.together.sums, n)
+    shown, names = found.shown, tuple(table.names)
+    ids = dict(zip(shown["index"], shown.pop("id"), strict=True)) if "id" in shown else None
+    audited = _figures(shown, verdict, counts, names, unjudged=found.unjudged)
+    audited.context.ids = ids  # type: ignore[assignment]
+    return replace(audited, whole=found.together.totals)
 
 
 def _audit_votes(p: Array, annotations: Any, names: Any, checked: Any, drawn: Any) -> Audit:
@@ -393,45 +472,51 @@ def _with_checked(
 
 
 def _summary(evidence: Evidence, verdict: Verdict, names: tuple[str, ...] | None) -> Audit:
+    def counted() -> Iterator[tuple[int, Counts]]:
+        for first, part in evidence.blocks():
+            p, own = evidence.p[evidence.rows[part]], y[part]
+            yield first, Counts.of(p, own, verdict.p_wrong[part], verdict.predicted[part])
+
     y = evidence.y[evidence.rows]
-    flagged = verdict.p_wrong > 0.5
-    shown = np.array(names, dtype=object) if names else np.arange(evidence.p.shape[1])
-    issues = pd.DataFrame(
-        {
-            "index": evidence.rows,
-            "given_label": shown[y],
-            "predicted_label": shown[verdict.predicted],
-            "label_quality": verdict.quality,
-            "is_label_issue": flagged,
-            "predicted_prob": verdict.predicted_prob,
-            "p_wrong": verdict.p_wrong,
-            "ambiguity": verdict.ambiguity,
-            "runner_up_label": shown[verdict.runner_up],
-            "runner_up_prob": verdict.runner_up_prob,
-        }
+    columns = issue_columns(evidence.rows, y, verdict.by_row)
+    return _figures(
+        issues_frame(columns, names),
+        verdict,
+        total(counted()),
+        names,
+        unjudged=len(evidence.y) - len(y),
+        has_t=evidence.transition is not None,
+        has_panel=bool(evidence.panel),
     )
-    n = len(y)
-    rate = Estimate(*interval(verdict, n))
+
+
+def _figures(
+    issues: pd.DataFrame,
+    verdict: Verdict,
+    counts: Counts,
+    names: tuple[str, ...] | None,
+    *,
+    unjudged: int,
+    has_t: bool = False,
+    has_panel: bool = False,
+) -> Audit:
+    """The audit, by what its rows add up to."""
+    n, joint, agreement = int(counts.given.sum()), verdict.joint, counts.agreement
+    rate = Estimate(*interval(float(counts.wrong.sum()), verdict.rates, verdict.model_error, n))
+    shown = np.array(names, dtype=object) if names else np.arange(len(joint))
+    error = verdict.model_error if has_panel else None
     return Audit(
         issues=issues,
         noise_rate=rate,
         num_errors=Estimate(rate * n, rate.low * n, rate.high * n),
-        transition=row_stochastic(verdict.joint),
-        per_class=per_class(verdict, y, flagged, shown),
-        pairs=pairs(verdict, y, flagged, shown),
+        transition=row_stochastic(joint),
+        per_class=per_class(joint, counts, shown),
+        pairs=pairs(joint, counts, shown),
         names=names,
-        notes=notes(evidence, verdict.model_error if evidence.panel else None),
-        at_chance=Agreement.of(evidence.p, evidence.y).is_chance,
-        unjudged=len(evidence.y) - n,
+        notes=notes(counts.given, unjudged, agreement, error, has_t),
+        at_chance=agreement.is_chance,
+        unjudged=unjudged,
     )
-
-
-def worst_first(issues: pd.DataFrame) -> pd.DataFrame:
-    """The order is strict: where p_wrong is so near to 1 that it is 1, label_quality still differs.
-
-    Likewise p_wrong among the best.
-    """
-    return issues.sort_values(["label_quality", "p_wrong", "index"], ascending=[True, False, True])
 
 
 def _records(table: pd.DataFrame) -> list[dict]:

@@ -33,6 +33,7 @@ class ReportContext:
     reliability: of p_wrong, where the truth is known; measured: figures (name: text) against it.
     examples: wrong labels that the report shows; the ambiguous ones come on top.
     method: what the model that judged was trained with; it is not advised again.
+    table: the file in which all rows are.
     """
 
     images: Rows | np.ndarray | None = None
@@ -48,6 +49,7 @@ class ReportContext:
     examples: int = 60
     measured: Mapping[str, str] | None = None
     method: str = ""
+    table: str = "issues.csv"
 
     def shown(self, rows: Sequence[int]) -> pd.DataFrame | None:
         """The values of these rows as texts, under their numbers; None where there are none."""

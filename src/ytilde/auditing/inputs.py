@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..data.readers import as_array, label_array, plain_tensor
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-CHUNK = 4_000_000  # numbers worked on at once, so that memory does not grow with N
+CHUNK = 1 << 18  # numbers worked on at once, so that memory does not grow with N
 
 
 def as_numpy(values: np.ndarray | Tensor | pd.DataFrame | Sequence, what: str) -> np.ndarray:
@@ -42,6 +42,8 @@ def check_labels(
     if given.shape != p.shape[:1] or not given.size:
         raise BadInput(f"There are {given.shape} labels for {len(p)} rows of pred_probs.")
     k = p.shape[1]
+    if names is not None and not isinstance(names, Iterable):
+        raise BadInput(f"names must hold one name for each class, not be {names!r}.")
     shown = tuple(str(name) for name in names) if names is not None else None
     if shown is not None and len(set(shown)) < len(shown):
         raise BadInput(f"The class names must all be different: {', '.join(shown)}.")

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..data import IGNORE, BadInput
 from .inputs import Labels
-from .readings import Evidence
 
 NOTE_ASSUMPTION = (
     "Without checked rows the rate rests on an assumption: a model is wrong less often where it is "
@@ -34,16 +33,17 @@ MANY_UNLABELLED = 0.05  # of the rows are -1, and a class is missing: it may be 
 NOTE_OUT_OF_FOLD = "The probabilities should come from models that did not train on the row."
 
 
-def notes(evidence: Evidence, model_error: float | None) -> list[str]:
-    """All that holds for what was audited, the most urgent first."""
-    assumption = [NOTE_ASSUMPTION] if evidence.transition is None else []
-    left_out = unlabelled(evidence.y, evidence.p.shape[1])
-    return [
-        *left_out,
-        *weakness(evidence.p, evidence.y, model_error),
-        *assumption,
-        NOTE_OUT_OF_FOLD,
-    ]
+def notes(
+    given: Labels, unjudged: int, agreement: Agreement, model_error: float | None, has_t: bool
+) -> list[str]:
+    """All that holds for what was audited, the most urgent first.
+
+    given: how many rows have each class as their label; unjudged: how many have none; has_t: T was
+        given.
+    """
+    assumption = [] if has_t else [NOTE_ASSUMPTION]
+    left_out = _unlabelled(given, unjudged)
+    return [*left_out, *_weakness(agreement, model_error), *assumption, NOTE_OUT_OF_FOLD]
 
 
 def doubts(said: Sequence[str]) -> list[str]:
@@ -60,17 +60,21 @@ def unlabelled(y: Labels, num_classes: int) -> list[str]:
 
     That is: one of two classes is missing, or of more the last, with -1 in many rows.
     """
-    none = int((y == IGNORE).sum())
+    known = y[y != IGNORE]
+    return _unlabelled(np.bincount(known, minlength=num_classes), len(y) - len(known))
+
+
+def _unlabelled(given: Labels, none: int) -> list[str]:
     if not none:
         return []
-    missing = np.setdiff1d(np.arange(num_classes), y)
-    many = none >= MANY_UNLABELLED * len(y) and num_classes - 1 in missing
+    rows, num_classes, missing = int(given.sum()) + none, len(given), np.flatnonzero(given == 0)
+    many = none >= MANY_UNLABELLED * rows and num_classes - 1 in missing
     if len(missing) == 1 and (num_classes == 2 or many):
         raise BadInput(
             f"The labels hold -1, which means no label, and class {missing[0]} in no row; code the "
             f"classes as 0 to {num_classes - 1}."
         )
-    return [f"{none} of {len(y)} rows {'has' if none == 1 else 'have'} no label (-1)."]
+    return [f"{none} of {rows} rows {'has' if none == 1 else 'have'} no label (-1)."]
 
 
 class Agreement(NamedTuple):
@@ -82,15 +86,22 @@ class Agreement(NamedTuple):
 
     @staticmethod
     def of(p: np.ndarray, y: Labels) -> Agreement:
+        """Of probabilities [N, K] and labels [N]."""
         rows = np.flatnonzero(y != IGNORE)
         best, given = p[rows].argmax(1), y[rows]
-        guess, label = (np.bincount(v, minlength=p.shape[1]) / len(rows) for v in (best, given))
+        guess, label = (np.bincount(v, minlength=p.shape[1]) for v in (best, given))
+        return Agreement.counted(guess, label, int((best == given).sum()))
+
+    @staticmethod
+    def counted(guessed: Labels, given: Labels, agree: int) -> Agreement:
+        """Of the number of rows with each best guess, and with each label, and with both alike."""
+        n = int(given.sum())
+        guess, label = guessed / n, given / n
         chance = float(guess @ label)
         # Fleiss, Cohen and Everitt (1969). The share's binomial is far too large where one class is
         # frequent: it would hide a perfect model of a rare class.
         variance = chance + chance**2 - float((guess * label) @ (guess + label))
-        error = math.sqrt(max(0.0, variance) / len(rows))
-        return Agreement(float((best == given).mean()), chance, error)
+        return Agreement(agree / n, chance, math.sqrt(max(0.0, variance) / n))
 
     @property
     def is_chance(self) -> bool:
@@ -106,7 +117,10 @@ def weakness(p: np.ndarray, y: Labels, model_error: float | None = None) -> list
 
     model_error: the share of rows in which the model is expected to be wrong, where that is known.
     """
-    found = Agreement.of(p, y)
+    return _weakness(Agreement.of(p, y), model_error)
+
+
+def _weakness(found: Agreement, model_error: float | None) -> list[str]:
     if found.is_chance:
         return [NOTE_CHANCE.format(share=100 * found.share, chance=100 * found.chance)]
     weak = found.share < WEAK and (model_error is None or model_error > ERRS)

@@ -46,7 +46,8 @@ def _reduced(x: np.ndarray) -> NDArray[np.float32]:
     few = z[np.random.default_rng(0).permutation(len(z))[:REFERENCE]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        _, _, directions = torch.pca_lowrank(torch.from_numpy(few), COMPONENTS, center=False)
+        number = min(COMPONENTS, len(few))
+        _, _, directions = torch.pca_lowrank(torch.from_numpy(few), number, center=False)
     z = z @ directions.numpy()
     return z / np.float32(max(float(z[:, 0].std()), 1e-12))  # one scale: small ones stay small
 

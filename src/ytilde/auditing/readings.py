@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .blocks import blocks
 from .inputs import Array, Labels, chunks
 
 FLOOR = 1e-6  # smallest probability that counts: nobody is surer than that
@@ -47,13 +48,20 @@ class Evidence(NamedTuple):
     transition: np.ndarray | None
     panel: tuple[Array, ...] = ()
 
-    def chunks(self) -> Iterator[tuple[slice, Array, Labels, np.ndarray | None]]:
-        """Slices of the labelled rows with their normalised probabilities, labels and T."""
-        for part in chunks(len(self.rows), self.p.shape[1]):
-            at = self.rows[part]
-            per_row = self.transition is not None and self.transition.ndim == 3
-            t = self.transition[at] if per_row else self.transition  # type: ignore[index]
-            yield part, normalised(self.p[at].astype(np.float64)), self.y[at], t
+    def blocks(self) -> Iterator[tuple[int, slice]]:
+        """The first row of each block that has labels, and the labelled rows in it."""
+        for rows in blocks(0, len(self.y), self.p.shape[1]):
+            part = slice(*np.searchsorted(self.rows, (rows.start, rows.stop)))
+            if part.start < part.stop:
+                yield rows.start, part
+
+    def bayes(self, part: slice) -> tuple[Array, Array]:
+        """Of some labelled rows, where T was given: P(true class), and the same given y."""
+        assert self.transition is not None
+        at = self.rows[part]
+        p = normalised(self.p[at].astype(np.float64))
+        T = self.transition[at] if self.transition.ndim == 3 else self.transition
+        return p, posterior(p, self.y[at], T)
 
     def views(self, at: NDArray[np.int64]) -> list[Array]:
         """What the model and the panel say of some rows: log-scores [n, K] each."""
@@ -71,6 +79,28 @@ class Judges(NamedTuple):
         return normalised(np.exp(z - z.max(1, keepdims=True)))
 
 
+class Said(NamedTuple):
+    """What the judges say of rows: their shares of all but the first choice, and that choice."""
+
+    others: Array  # [n, K], rows sum to 1
+    best: Labels
+
+    @staticmethod
+    def of(q: Array) -> Said:
+        best, at = q.argmax(1), np.arange(len(q))
+        others = q + 1e-12
+        others[at, best] = 0
+        others = normalised(others) + SPREAD / (q.shape[1] - 1)
+        others[at, best] = 0
+        return Said(normalised(others), best)
+
+    def clean(self, m: Array) -> Array:
+        """P(true class) [n, K]: m(u) is shared among the other classes as the judges have it."""
+        f = self.others * m[:, None]
+        f[np.arange(len(m)), self.best] = 1 - m
+        return f
+
+
 class Reading(NamedTuple):
     """One way to understand what the judges say."""
 
@@ -86,51 +116,46 @@ class Reading(NamedTuple):
     def _rise(self, u: Array) -> Array:
         return (1 - 1 / len(self.transition)) * self.rise * u**self.steepness
 
-    def clean(self, q: Array, u: Array) -> Array:
-        """P(true class) [n, K]: m(u) is shared among the other classes as the judges have it."""
-        f, best = _others(q)
-        m = self.model_error(u)
-        f *= m[:, None]
-        f[np.arange(len(q)), best] = 1 - m
-        return f
-
-    def posterior(self, q: Array, u: Array, y: Labels) -> Array:
+    def posterior(self, said: Said, u: Array, y: Labels) -> Array:
         """P(true class | the judges, the label) [n, K] by Bayes.
 
         Noise where classes meet: with probability b the label of a row whose truth is the judges'
         first choice is one of the others, as the judges have them; (1 - m) (1 - b) = 1 - r.
         """
-        others, best = _others(q)
-        at, m = np.arange(len(q)), self.model_error(u)
-        b = 1 - (1 - self._rise(u)) / (1 - m)
-        joint = others * m[:, None] * self.transition.T[y]
+        (others, best), at, rise = said, np.arange(len(u)), self._rise(u)
+        m = self.model_share * rise
+        b = 1 - (1 - rise) / (1 - m)
+        joint = others * m[:, None]
+        joint *= np.ascontiguousarray(self.transition.T)[y]
         joint[at, best] = (1 - m) * ((1 - b) * self.transition[best, y] + b * others[at, y])
         return normalised(joint)
 
 
-def _others(q: Array) -> tuple[Array, Labels]:
-    """The judges' shares of all but their first choice, normalised; and that choice."""
-    best, at = q.argmax(1), np.arange(len(q))
-    others = q + 1e-12
-    others[at, best] = 0
-    others = normalised(others) + SPREAD / (q.shape[1] - 1)
-    others[at, best] = 0
-    return normalised(others), best
-
-
 class Readings(NamedTuple):
-    """What judging a row needs: the judges, its place in their confidence, the readings."""
+    """What judging a row needs: the judges, the scale of their confidence, the readings.
+
+    Nothing of it grows with the number of rows, so rows can be judged in any parts, anywhere.
+    """
 
     judges: Judges
-    unsure: Array  # u of each labelled row: the share of rows of which the judges are surer
+    unsure: Array  # u of each row of the sample: the share of rows of which the judges are surer
+    scale: Array  # what the judges leave to all but their first choice in these rows, sorted
     all: tuple[Reading, ...]
 
-    def judge(self, evidence: Evidence, part: slice) -> tuple[Array, list[Array]]:
-        """Of some labelled rows: P(true class) [n, K], and by each reading the same given y."""
-        q, u = self.judges.say(evidence.views(evidence.rows[part])), self.unsure[part]
+    def judge(self, evidence: Evidence, part: slice) -> tuple[Array, Array, Array]:
+        """Of some labelled rows: P(true class) [n, K], the same given y, both the mean over the
+        readings; and how many labels are right by each of these."""
+        q = self.judges.say(evidence.views(evidence.rows[part]))
         y = evidence.y[evidence.rows[part]]
-        clean = np.mean([reading.clean(q, u) for reading in self.all], 0)
-        return clean, [reading.posterior(q, u, y) for reading in self.all]
+        said, u, at = Said.of(q), place_in(self.scale, _left(q)), np.arange(len(y))
+        error, post, right = np.zeros(len(y)), np.zeros_like(q), []
+        for reading in self.all:
+            own = reading.posterior(said, u, y)
+            right.append(own[at, y].sum())
+            error += reading.model_error(u)
+            post += own
+        post /= len(self.all)
+        return said.clean(error / len(self.all)), post, np.array(right)
 
     @property
     def model_error(self) -> float:
@@ -150,23 +175,21 @@ def fit_readings(evidence: Evidence) -> Readings:
     if len(rows) > FIT_ROWS:
         few = np.sort(np.random.default_rng(0).choice(rows, FIT_ROWS, replace=False))
     judges = _fit_judges(evidence.views(few), y[few], k)
-    confidence, agrees, differ = np.empty(len(rows)), np.empty(len(rows), dtype=bool), 0.0
+    left, agrees, differ = np.empty(len(rows)), np.empty(len(rows), dtype=bool), 0.0
     for part in chunks(len(rows), k * (1 + len(evidence.panel))):
         views = evidence.views(rows[part])
         q = judges.say(views)
-        best, at = q.argmax(1), np.arange(len(q))
-        agrees[part] = best == y[rows[part]]
-        q[at, best] = 0
-        confidence[part] = -q.sum(1)  # what is left to the others: 1 - that would be rounded to 1
+        agrees[part], left[part] = q.argmax(1) == y[rows[part]], _left(q)
         differ += _differ(views) * len(q)
-    u = _unsure(confidence)
-    q, own = judges.say(evidence.views(few)), u[np.searchsorted(rows, few)]
+    scale = np.sort(left)
+    u = place_in(scale, left)
+    said, own = Said.of(judges.say(evidence.views(few))), u[np.searchsorted(rows, few)]
     found = []
     for noise, rise, steepness in _curve(u, agrees, k):
         whole = Reading(rise, steepness, 1.0, np.eye(k))
         share = min(1.0, differ / len(rows) / float(whole.model_error(u).mean()))
-        found.append(_fit_transition(whole._replace(model_share=share), q, own, y[few], noise))
-    return Readings(judges, u, tuple(found))
+        found.append(_fit_transition(whole._replace(model_share=share), said, own, y[few], noise))
+    return Readings(judges, u, scale, tuple(found))
 
 
 def _differ(views: list[Array]) -> float:
@@ -212,11 +235,21 @@ def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
     return Judges(weight.detach().exp().numpy(), bias.detach().numpy())
 
 
-def _unsure(confidence: Array) -> Array:
-    """The place of each row, the surest first, in (0, 1); equal rows share their mean place."""
-    _, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return ((last - 0.5 * count) / len(confidence))[place]
+def _left(q: Array) -> Array:
+    """What is left to all but the first choice; 1 minus the largest would be rounded to 0."""
+    others = q.copy()
+    others[np.arange(len(q)), q.argmax(1)] = 0
+    return others.sum(1)
+
+
+def place_in(scale: Array, left: Array) -> Array:
+    """u of each row: its place among those of the scale, in (0, 1); equal rows share their mean."""
+    order = np.argsort(left)  # in order, the search finds much of the scale in the cache
+    ordered, n = left[order], len(scale)
+    low, high = np.searchsorted(scale, ordered), np.searchsorted(scale, ordered, "right")
+    u = np.empty(len(left))
+    u[order] = np.clip(0.5 * (low + high), 0.5, n - 0.5) / n
+    return u
 
 
 def _curve(u: Array, agrees: NDArray[np.bool_], k: int) -> list[tuple[float, float, float]]:
@@ -247,15 +280,15 @@ def _curve(u: Array, agrees: NDArray[np.bool_], k: int) -> list[tuple[float, flo
 
 
 def _fit_transition(
-    reading: Reading, q: Array, u: Array, y: Labels, noise: float, steps: int = 15
+    reading: Reading, said: Said, u: Array, y: Labels, noise: float, steps: int = 15
 ) -> Reading:
     """The reading with its T, by EM from even noise, which is worth PRIOR_ROWS rows a class."""
-    k = q.shape[1]
+    k = said.others.shape[1]
     prior = PRIOR_ROWS * np.where(np.eye(k, dtype=bool), 1 - noise, noise / (k - 1))
     reading = reading._replace(transition=prior / PRIOR_ROWS)
     given = np.eye(k)[y]
     for _ in range(steps):
-        T = prior + reading.posterior(q, u, y).T @ given
+        T = prior + reading.posterior(said, u, y).T @ given
         reading = reading._replace(transition=T / T.sum(1, keepdims=True))
     return reading
 

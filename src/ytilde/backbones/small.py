@@ -100,7 +100,8 @@ class _GroupNorm(nn.GroupNorm):
 class CNN9(Backbone):
     """The nine-layer CNN of Co-teaching (Han et al. 2018, Table 2); with GroupNorm(2): of Het-tau.
 
-    32x32 inputs: three convolutions at 32x32, three at 16x16, three unpadded 8 -> 6 -> 4 -> 2.
+    32x32 inputs: three convolutions at 32x32, three at 16x16, three unpadded 8 -> 6 -> 4 -> 2, or
+    padded as well (last="same"). Dropout takes whole maps, or single units.
     """
 
     smallest = 28
@@ -112,8 +113,12 @@ class CNN9(Backbone):
         width: int = 128,
         norm: Literal["batch", "group"] = "batch",
         dropout: float = 0.25,
+        drop: Literal["maps", "units"] = "maps",
+        last: Literal["valid", "same"] = "valid",
     ) -> None:
         super().__init__()
+        pad = 1 if last == "same" else 0
+        dropped = nn.Dropout2d if drop == "maps" else nn.Dropout
 
         def conv(c_in: int, c_out: int, pad: int) -> nn.Sequential:
             after = batch_norm(c_out) if norm == "batch" else _GroupNorm(2, c_out)
@@ -122,12 +127,14 @@ class CNN9(Backbone):
 
         def stage(c_in: int, c_out: int) -> nn.Sequential:
             convs = [conv(c_in, c_out, 1), conv(c_out, c_out, 1), conv(c_out, c_out, 1)]
-            return nn.Sequential(*convs, nn.MaxPool2d(2), nn.Dropout2d(dropout))
+            return nn.Sequential(*convs, nn.MaxPool2d(2), dropped(dropout))
 
         width += width % 2  # two groups
         self.stage1, self.stage2 = stage(shape[0], width), stage(width, 2 * width)
         self.stage3 = nn.Sequential(
-            conv(2 * width, 4 * width, 0), conv(4 * width, 2 * width, 0), conv(2 * width, width, 0)
+            conv(2 * width, 4 * width, pad),
+            conv(4 * width, 2 * width, pad),
+            conv(2 * width, width, pad),
         )
         self.dim = width
         he_init(self)

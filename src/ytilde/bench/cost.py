@@ -141,7 +141,7 @@ def rough_seconds(run_inputs: Mapping[str, Any], kind: str) -> float | None:
 
     # where training may stop early it is seldom longer than this
     epochs = min(recipe.epochs, 6 * recipe.patience) if recipe.patience else recipe.epochs
-    kept = train * (1 - recipe.val)
+    kept = train * (1 - recipe.val % 1)  # so many of each class are few
     epoch = seconds(kept, recipe.batch_size, 3) + seconds(train - kept + test, 512, 1)
     first = Settings.parse(text) if text else None  # two views of every row
     pretraining = first.epochs * seconds(train, first.batch_size, 6) if first else 0.0

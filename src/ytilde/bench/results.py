@@ -1,6 +1,7 @@
 """The results files: one JSON line a run in `results/TABLE.jsonl`, and what they say.
 
-A line carries the hash of its run's inputs, so what is there already is not run again.
+A line carries the hash of its run's inputs, so what is there already is not run again. One that a
+changed method made is marked `superseded`, with the reason: it stays in the file and is not read.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, plural
-from ..files import locked
+from ..files import locked, write_bytes
 from ..protocols import PROTOCOLS, validation_score
 from ..signing import sign, verify
 from ..tuning import ranked
 from .tables import Cell, Job, Table, is_of
 
 STANDARD = Path("results")
+SUPERSEDED = "superseded"  # why a line does not count any more
 Line = dict[str, Any]  # of a results file
 
 
@@ -28,14 +30,14 @@ def default_results(scale: str) -> Path:
 
 
 def load_results(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Line]:
-    """The lines of all results files, in order; a line that is broken is passed over.
+    """The lines of all results files, in order; broken and superseded ones are passed over.
 
     say: hears of those that a crash cut short, or that were damaged.
     """
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         texts = path.read_bytes().splitlines()
-        found += [line for text in texts if (line := _read(text)) is not None]
+        found += [line for text in texts if (line := _read(text)) and SUPERSEDED not in line]
         if lost := sum(_is_damaged(text) for text in texts):
             say(f"note: {plural(lost, 'damaged line')} of {path} left out")
     return found
@@ -113,12 +115,27 @@ def append(path: Path, line: Line) -> None:
         file.seek(0)
         before = file.read()
         result = f'"hash": "{line["hash"]}", "status": "done"'.encode()
-        if any(result in text and _read(text) for text in before.splitlines()):
+        known = [_read(text) for text in before.splitlines() if result in text]
+        if any(each and SUPERSEDED not in each for each in known):
             return
         cut = b"\n" if before and not before.endswith(b"\n") else b""  # after a crash
         file.write(cut + json.dumps(sign(line)).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def supersede(path: Path, of: Callable[[Line], bool], reason: str) -> int:
+    """Mark the lines of which `of` is true, so that their runs are made again; how many it were."""
+    check_results(path)
+    with locked(path.parent / f".{path.stem}.lock"):
+        texts, count = path.read_bytes().splitlines(), 0
+        for k, text in enumerate(texts):
+            line = _read(text)
+            if line and SUPERSEDED not in line and of(line):
+                texts[k] = json.dumps(sign(line | {SUPERSEDED: reason})).encode()
+                count += 1
+        write_bytes(path, b"".join(text + b"\n" for text in texts))
+    return count
 
 
 # ---- what noisy validation finds best -----------------------------------------------------------

@@ -403,7 +403,7 @@ def inputs(cell: Cell, scale: str, seed: int) -> dict[str, Any]:
     if scale == "reduced":
         recipe["epochs"] = min(cell.reduced_epochs, recipe.get("epochs", cell.reduced_epochs))
     if scale == "tiny":
-        recipe |= TINY | ({"val": max(0.1, recipe["val"])} if recipe.get("val") else {})
+        recipe |= TINY | ({"val": max(0.1, recipe["val"] % 1)} if recipe.get("val") else {})
         fields |= cell.tiny
         backbone = _small(backbone)
     return {

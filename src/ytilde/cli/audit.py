@@ -25,7 +25,6 @@ from .options import (
     Label,
     MethodName,
     Noise,
-    OutFolder,
     Pretrain,
     Strict,
     TestData,
@@ -43,9 +42,9 @@ OF_DATA = {  # options that say how to read or to train, by the name of their pa
     "group_column": "--group", "test": "--test", "noise_text": "--noise",
     "data_root": "--data-root", "strict": "--strict", "method": "--method",
     "backbone": "--backbone", "encoder": "--encoder", "pretrain": "--pretrain",
-    "out_folder": "--out", "probabilities": "--probabilities",
+    "out_folder": "--out", "probabilities": "--probabilities", "ray": "--ray",
 }  # fmt: skip
-OF_PROBABILITIES = ("label", "id_column", "out_folder", "probabilities")
+OF_PROBABILITIES = ("label", "id_column", "out_folder", "probabilities", "ray")
 
 
 class Wanted(NamedTuple):
@@ -87,10 +86,19 @@ def audit(
         str | None,
         typer.Option(
             help="columns of a table that hold a model's probabilities, e.g. 'p_*', the star being "
-            "the class; nothing is trained",
+            "the class, or one column of lists; nothing is trained",
             rich_help_panel=DATA,
         ),
     ] = None,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray",
+            help="work on a Ray cluster, or else on a local one; with --probabilities and a "
+            "parquet file as --out",
+            rich_help_panel="Audit",
+        ),
+    ] = False,
     method: MethodName = "elr",
     backbone: Backbone = "auto",
     encoder: EncoderFile = None,
@@ -119,7 +127,15 @@ def audit(
         Path | None,
         typer.Option(help="json to write: the suspects as Argilla records", rich_help_panel=OUTPUT),
     ] = None,
-    out_folder: OutFolder = None,
+    out_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="run folder; default: a new one in runs/. With --probabilities of parquet files "
+            "larger than memory: the parquet file to write",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Find the wrong labels of a run's data, of a file, or of anybody's probabilities.
@@ -137,8 +153,13 @@ def audit(
         _refuse(
             given, ctx.args, OF_PROBABILITIES, "probabilities are given, and nothing is trained"
         )
-        _audit_probabilities(source, probabilities, label, id_column, out_folder, wanted)
+        if ray or Path(source).is_dir() or (out_folder and out_folder.suffix == ".parquet"):
+            _audit_files(source, probabilities, label, id_column, out_folder, ray, wanted)
+        else:
+            _audit_probabilities(source, probabilities, label, id_column, out_folder, wanted)
         return
+    if ray:
+        raise BadInput("--ray is for --probabilities; leave it out")
     run = Path(source)
     if not (run / CONFIG).exists() and run.suffix != ".safetensors":
         refuse_mistyped(ctx.args, "ce" if method == "auto" else method, ctx.command.params)
@@ -234,6 +255,8 @@ def _audit_probabilities(
     wanted: Wanted,
 ) -> None:
     """Judge labels by probabilities that were made elsewhere; the folder becomes a run's."""
+    import numpy as np
+
     from ..auditing import audit as judge
     from ..auditing.sampling import known_rows
     from ..data.readers import read_probabilities, table_stem
@@ -255,12 +278,51 @@ def _audit_probabilities(
     }  # fmt: skip
     folder = out_folder or default_folder(f"{table_stem(Path(source))}-audit", config)
     checked = known_rows(folder, data)
-    result = judge(data.x, data.y, names=data.names, checked=checked)  # type: ignore[arg-type]
+    # as an array: a tensor's numbers would be rounded to float32
+    result = judge(np.asarray(data.x), data.y, names=data.names, checked=checked)
     result.context.ids, result.context.texts = found.ids, found.texts
     result.context.title = str(source)
     again = (folder / CONFIG).exists() and not wanted.force
     with Run.open(folder, config, resume=again, force=wanted.force, inputs=[Path(source)]):
         _write(result, folder, config, wanted)
+
+
+def _audit_files(
+    source: str,
+    pattern: str,
+    label: str | None,
+    id_column: str | None,
+    out: Path | None,
+    ray: bool,
+    wanted: Wanted,
+) -> None:
+    """Judge labels of parquet files larger than memory: a parquet file, figures and a report."""
+    from ..auditing.audit import audit_files
+    from ..data import shorten_list
+    from ..data.readers.stream import ProbabilityFiles
+    from ..outputs import check_outputs
+    from .console import say
+
+    if out is None or out.suffix != ".parquet":
+        raise BadInput(f"{source} is judged in parts, as it may be larger than memory; give a "
+                       "parquet file to write, as in --out issues.parquet")  # fmt: skip
+    if wanted.fix_above is not None or wanted.label_studio or wanted.argilla:
+        raise BadInput("--fix-above, --label-studio and --argilla are for tables that fit into "
+                       f"memory; take what you need from {out}")  # fmt: skip
+    figures, report = out.with_suffix(".json"), out.with_suffix(".html")
+    outputs = [(out, "issues parquet"), (figures, "audit"), (report, "report")]
+    check_outputs(outputs, [source], wanted.force)
+    table = ProbabilityFiles(source, pattern, label, id_column)
+    check_outputs(outputs, table.files, wanted.force)
+    say(f"data: {table.rows} rows; {len(table.names)} classes: {shorten_list(table.names)}")
+    result = audit_files(table, out, ray, wanted.force)
+    result.context.title, result.context.table = str(source), out.name
+    result.to_json(figures, wanted.force)
+    result.to_html(report, wanted.force)
+    say(result.summary())
+    for note in result.notes:
+        say(f"note: {note}")
+    say(f"written: {out}, {figures}, {report}")
 
 
 def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> None:

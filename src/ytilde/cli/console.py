@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadInput, Diverged
+from ..errors import BadInput, Diverged, is_out_of_memory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,7 +146,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
         return f"ytilde: {error}", 1
     if isinstance(error, Interrupted):
         return f"ytilde: {error}", 130
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return f"ytilde: {OUT_OF_MEMORY}", 1
     if isinstance(error, OSError):
         told = BadInput(f"cannot use {error.filename or 'a file'}: {error.strerror or error}")
@@ -164,10 +164,3 @@ OUT_OF_MEMORY = (
     "out of memory; use a smaller --batch-size, a smaller --backbone or fewer rows, "
     "or end other programs"
 )
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Python's, numpy's and CUDA's errors by their names; that of torch on the CPU by its text."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ..engine import Record, parallel
+from ..engine import Recipe, Record, parallel
 from ..errors import BadInput, Diverged, plural, shorten_list
 from ..files import TEMPORARY, write_text
 from ..runfolder import CONFIG, LOCK, METRICS, REVIEW, SUMMARY, RunFolder
@@ -168,6 +169,8 @@ def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
 
 def _all_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     ignored = {"versions", "realised_noise", "schema", "started_in"}
+    if isinstance(recipe := old.get("recipe"), dict):  # fields that it is too old to have
+        old = old | {"recipe": dataclasses.asdict(Recipe()) | recipe}
     return [
         line
         for key in new

@@ -45,9 +45,7 @@ def summarise(history: list[Record], keep: str = "last") -> dict[str, Any]:
     return summary
 
 
-def against_truth(
-    data: Data, predicted: NDArray[Any], unreadable_rows: NDArray[Any]
-) -> dict[str, Any]:
+def against_truth(data: Data, probs: NDArray[Any], unreadable_rows: NDArray[Any]) -> dict[str, Any]:
     """How many given and predicted labels of the training rows are right, where the truth is known.
 
     Only measured, after training.
@@ -56,7 +54,7 @@ def against_truth(
         return {}
     y, clean = data.y.numpy(), data.clean.numpy()
     known = (clean != IGNORE) & ~unreadable_rows
-    right = {"given": y == clean, "predicted": predicted == clean}
+    right = {"given": y == clean, "predicted": probs.argmax(-1) == clean}
     shares = {f"train_{name}_right": float(hit[known].mean()) for name, hit in right.items()}
     return {"train_truth_known": int(known.sum()), **shares} if known.any() else {}
 

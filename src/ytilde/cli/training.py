@@ -179,7 +179,7 @@ def train_run(
             found = dataclasses.replace(found, data=corrupted)
             probs, unreadable_rows = answers["probs"], answers["unreadable_rows"]
             write_predictions(folder / PREDICTIONS, found, clf.classes_, probs, unreadable_rows)
-            summary |= against_truth(corrupted, probs.argmax(-1), unreadable_rows)
+            summary |= against_truth(corrupted, probs, unreadable_rows)
         run.finish(summary)
     last = "" if goes_on else "audit"
     say_summary(clf.method_.name, summary, corrupted, noise_summary, folder, last)

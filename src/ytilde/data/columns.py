@@ -207,26 +207,28 @@ def _learn_texts(
 def apply(frame: pd.DataFrame, how: Treatment, what: str, notes: list[str]) -> np.ndarray:
     """[N, D] float64: the features of all columns, and behind them where gaps were."""
     frame = frame.rename(columns=str)
-    parts, missing = [], {}
-    for name, kind in how.columns.items():
-        where = f"column {name!r} of {what}"
+    widths = [width(kind) for kind in how.columns.values()]
+    out = np.empty((len(frame), sum(widths) + len(how.gaps)))  # one copy: columns go into it
+    start, missing = 0, {}
+    for (name, kind), size in zip(how.columns.items(), widths, strict=True):
+        where, place = f"column {name!r} of {what}", slice(start, start + size)
         if kind is None:
-            part, missing[name] = _number(name, frame[name], how, where, notes)
-            parts.append(part[:, None])
+            out[:, start], missing[name] = _number(name, frame[name], how, where, notes)
         elif isinstance(kind, list):
-            parts.append(_one_hot(frame[name], kind, where, notes))
+            out[:, place] = _one_hot(frame[name], kind, where, notes)
         elif kind["kind"] == "category":  # others than these are known to be
-            parts.append(_one_hot(frame[name], kind["values"], where, []))
+            out[:, place] = _one_hot(frame[name], kind["values"], where, [])
         elif kind["kind"] == "text":
             assert how.tfidf is not None
-            parts.append(how.tfidf.transform(as_texts(frame[name]), where, notes))
+            out[:, place] = how.tfidf.transform(as_texts(frame[name]), where, notes)
         else:
-            part, missing[name] = date_features(frame[name], kind)
-            parts.append(part)
+            out[:, place], missing[name] = date_features(frame[name], kind)
             if missing[name].any() and name not in how.gaps:
                 notes.append(_new_gap(missing[name], where, "the usual date"))
-    parts += [missing[name][:, None] for name in how.gaps]
-    return np.concatenate(parts, axis=1).astype(np.float64)
+        start += size
+    for at, name in enumerate(how.gaps, start):
+        out[:, at] = missing[name]
+    return out
 
 
 def as_texts(column: pd.Series) -> pd.Series:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput
+from .types import IGNORE
 
 
 def split(
@@ -14,6 +15,7 @@ def split(
     """Rows to keep and rows to hold out, sorted; y is the observed labels, or a number of rows.
 
     `round(fraction * n)` rows are held out, of each observed class its share (to within one row).
+    A whole number, 1 or more, is that of rows of each observed class, of a small one half of them.
     groups [N]: so many of the groups instead, each as a whole and by the class of its first row.
     """
     if groups is not None:
@@ -21,12 +23,18 @@ def split(
         _, held = split(len(first) if isinstance(y, int) else y[first], fraction, generator)
         out = torch.isin(group, held)
         return (~out).nonzero()[:, 0], out.nonzero()[:, 0]
-    if not 0 <= fraction < 1:
-        raise BadInput(f"The held-out fraction is {fraction}; it must be at least 0 and below 1.")
+    if fraction < 0 or (fraction >= 1 and fraction != int(fraction)):
+        raise BadInput(
+            f"The held-out fraction is {fraction}; it must be at least 0 and below 1, or a whole "
+            "number of rows of each class."
+        )
     n = y if isinstance(y, int) else len(y)
     order = torch.randperm(n, generator=generator, device=generator.device).cpu()
+    if fraction >= 1:
+        return _of_each_class(y, order, int(fraction))
     if isinstance(y, Tensor) and y.ndim == 1:
-        order = order[torch.argsort(y.cpu()[order], stable=True)]
+        small = y.cpu().to(torch.int16 if y.max() < 2**15 else torch.int32)  # sorting copies it
+        order = order[torch.argsort(small[order], stable=True)]
     m = min(n - 1, max(1, round(fraction * n))) if fraction > 0 else 0
     held = torch.zeros(n, dtype=torch.bool)
     held[order[(torch.arange(m) * n + n // 2) // max(1, m)]] = True  # evenly along the classes
@@ -39,3 +47,14 @@ def _first_rows(groups: Tensor) -> tuple[Tensor, Tensor]:
     rows = torch.arange(len(groups))
     first = torch.full((len(names),), len(groups)).scatter_reduce(0, group, rows, "amin")
     return group, first
+
+
+def _of_each_class(y: Tensor | int, order: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    if isinstance(y, int) or y.ndim != 1:
+        raise BadInput("Rows of each class can be held out only where every row has one label.")
+    held = torch.zeros(len(y), dtype=torch.bool)
+    label = y.cpu()[order]
+    for c in label[label != IGNORE].unique():
+        own = order[label == c]
+        held[own[: min(count, len(own) // 2)]] = True
+    return (~held).nonzero()[:, 0], held.nonzero()[:, 0]

@@ -49,10 +49,10 @@ SETS = {
     "voc2012": NamedSet(voc2012, _THREE, 256),
     "cityscapes": NamedSet(cityscapes, _THREE, 256),
     "clothing1m": NamedSet(clothing1m, _THREE, 224),
-    "webvision": NamedSet(webvision(None), size=224),
-    "webvision-50": NamedSet(webvision(50), size=224),
-    "ilsvrc12": NamedSet(ilsvrc12(None), size=224),
-    "ilsvrc12-50": NamedSet(ilsvrc12(50), size=224),
+    "webvision": NamedSet(webvision(None), size=299),
+    "webvision-50": NamedSet(webvision(50), size=299),
+    "ilsvrc12": NamedSet(ilsvrc12(None), size=299),
+    "ilsvrc12-50": NamedSet(ilsvrc12(50), size=299),
 }
 NAMES = tuple(SETS)
 

@@ -148,7 +148,10 @@ class Feed:
         size = 1024 if self.device.type == "cuda" else 256
         pixels = math.prod(data.shape[1:])  # of large pictures fewer at once
         size = max(1, min(size, size * 64 * 64 // pixels))
-        batches = list(torch.arange(len(data)).split(size))
+        size = (
+            max(size, 8192) if data.lazy and len(data.shape) == 1 else size
+        )  # fewer, longer reads
+        batches = _InOrder(len(data), size)
         here = (index.to(self.device) for index in batches)
         for inputs in self.read_ahead(data, batches) if data.lazy else here:
             yield self.gather(data, inputs)
@@ -164,12 +167,13 @@ class Feed:
 
     # ---- reading and moving ---------------------------------------------------------------------
 
-    def read_ahead(self, data: Data, batches: list[Tensor]) -> Iterator[Batch]:
+    def read_ahead(self, data: Data, batches: Sequence[Tensor]) -> Iterator[Batch]:
         """Batches of a lazy data set, x as it is stored; worker processes read ahead.
 
         Of a team each process reads its share. What cannot be read is black with the label -1.
         """
-        own = [self.team.my_shard(index) for index in batches]
+        alone = self.team.size == 1
+        own = batches if alone else [self.team.my_shard(index) for index in batches]
         few = len(batches) < 4  # less work than starting the workers
         loader: Any = torch.utils.data.DataLoader(
             _Reader(data, own),
@@ -218,6 +222,21 @@ class Feed:
             moved = replace(data.without_clean(), x=x, y=data.y.to(self.device), votes=votes)
             self._resident[id(data)] = (data, moved)  # holds `data`, so that its id stays its own
         return self._resident[id(data)][1]
+
+
+class _InOrder(Sequence[Tensor]):
+    """The numbers of n rows in batches, made when they are asked for."""
+
+    def __init__(self, n: int, size: int) -> None:
+        self.n, self.size = n, size
+
+    def __len__(self) -> int:
+        return -(-self.n // self.size)
+
+    def __getitem__(self, k: Any) -> Any:
+        if not 0 <= k < len(self):
+            raise IndexError(k)
+        return torch.arange(k * self.size, min(self.n, (k + 1) * self.size))
 
 
 class _Reader(torch.utils.data.Dataset[Any]):

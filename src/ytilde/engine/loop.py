@@ -191,16 +191,24 @@ class Trainer:
         """
         was_training = self.method.training
         self.method.eval()
-        parts = []
+        parts: list[Tensor] = []
+        whole, filled = None, 0
         try:
             for batch in self.feed.in_order(data):
                 if data is not self.data:
                     batch = batch._replace(index=torch.full_like(batch.index, -1))
                 with self.autocast():
-                    parts.append(fn(batch))
+                    part = fn(batch)
+                if not filled and not parts and len(part) == len(batch.y) > 1:  # of each row
+                    whole = part.new_empty((len(data), *part.shape[1:]))
+                if whole is None:
+                    parts.append(part)
+                else:
+                    whole[filled : filled + len(part)] = part
+                    filled += len(part)
         finally:
             self.method.train(was_training)
-        return self.team.broadcast_rows(torch.cat(parts))
+        return self.team.broadcast_rows(torch.cat(parts) if whole is None else whole)
 
     def batch(self, data: Data, index: Tensor) -> Batch:
         """Some rows as the methods see them: x float, images in [0, 1].

@@ -63,9 +63,9 @@ def make_optimizers(
         kind = group.get("optimizer", recipe.optimizer)
         momentum = group.get("momentum", recipe.momentum)
         if kind == "sgd":
-            own |= {"momentum": momentum, "nesterov": momentum > 0}
+            own |= {"momentum": momentum, "nesterov": recipe.nesterov and momentum > 0}
         else:
-            own |= {"betas": (momentum, 0.999), "capturable": on_cuda}
+            own |= {"betas": (momentum, 0.999), "eps": recipe.eps, "capturable": on_cuda}
         kinds.setdefault(kind, []).append(own)
     make: dict[str, Any] = {
         "sgd": torch.optim.SGD,

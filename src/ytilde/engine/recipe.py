@@ -30,17 +30,20 @@ class Recipe:
 
     epochs: int = 30  # passes over the training rows
     batch_size: int = 128  # rows per step
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # sgd: with Nesterov momentum
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # sgd: with momentum
     lr: float = 0.05  # initial learning rate
     pretrained_lr: float = 1.0  # rate of pre-trained weights as a fraction of lr; 0 freezes them
     momentum: float = 0.9  # of SGD; beta1 of Adam
+    nesterov: bool = True  # is SGD's momentum Nesterov's?
+    eps: float = 1e-8  # Adam's epsilon
     weight_decay: float = 5e-4  # how strongly weights shrink towards 0
     schedule: str = "cosine"  # constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4
     augment: str = "none"  # none, or parts joined by +: crop2+flip+cutout8; features: jitter0.1
+    standardise: bool = True  # inputs to mean 0 and sd 1; false: as they are, images in [0, 1]
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA only
     ema: float = 0.0  # decay of the moving average of the weights; 0: no average
     clip: float = 0.0  # maximum gradient norm of a parameter group; 0: no clipping
-    val: float = 0.1  # fraction of the rows to hold out as noisy validation
+    val: float = 0.1  # fraction of rows held out as noisy validation; 10: so many of each class
     keep: Literal["last", "best", "best_nll"] = "last"  # best: by noisy validation accuracy
     patience: int = 0  # stop after this many epochs without better noisy validation; 0: never
     balance: bool = False  # draw every observed class equally often
@@ -60,10 +63,15 @@ class Recipe:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("val", "momentum", "ema"):
+        if not (0 <= self.val < 1 or (self.val >= 1 and self.val == int(self.val))):
+            raise BadInput(
+                f"val must be a fraction in [0, 1), or a whole number of rows of each observed "
+                f"class, not {self.val}"
+            )
+        for name in ("momentum", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"{name} must be a fraction in [0, 1), not {getattr(self, name)}")
-        for name in ("lr", "pretrained_lr", "weight_decay", "clip", "patience", "workers"):
+        for name in ("lr", "pretrained_lr", "weight_decay", "eps", "clip", "patience", "workers"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadInput(
                     f"{name} must be a finite number, 0 or more, not {getattr(self, name)}"
@@ -178,7 +186,7 @@ def default_recipe(
         base = Recipe(lr=0.02, weight_decay=5e-4, batch_size=64, augment="crop+flip")
         steps, most = 10000, 40
     recipe = replace(base, **own)
-    if "keep" not in own and recipe.val * n >= ENOUGH_TO_CHOOSE:
+    if "keep" not in own and recipe.val < 1 and recipe.val * n >= ENOUGH_TO_CHOOSE:
         recipe = replace(recipe, keep="best")
     per_epoch = max(1, n // recipe.batch_size)
     epochs = max(10, min(most, steps // per_epoch))

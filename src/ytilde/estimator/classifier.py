@@ -29,6 +29,8 @@ from . import audits, files
 from .inputs import check_annotations, check_groups, check_inputs, check_training, check_weights
 from .training import train
 
+COUNTED = 2_000_000  # rows that the class-level T is estimated from
+
 
 class Classifier(ClassifierMixin, BaseEstimator):
     """A classifier that survives wrong labels, and knows which ones they are.
@@ -45,20 +47,23 @@ class Classifier(ClassifierMixin, BaseEstimator):
         backbone: a name, "auto", or your own nn.Module that returns features.
         epochs: passes over the training rows.
         batch_size: rows per step.
-        optimizer: "sgd" (with Nesterov momentum), "adam" or "adamw".
+        optimizer: "sgd" (with momentum), "adam" or "adamw".
         lr: initial learning rate.
         pretrained_lr: the rate of an encoder's weights and of your own module's, as a fraction of
             lr; 0 freezes them.
         momentum: of SGD; beta1 of Adam.
+        nesterov: is SGD's momentum Nesterov's?
+        eps: Adam's epsilon.
         weight_decay: how strongly weights shrink towards 0.
         schedule: of the learning rate: "constant", "cosine", "step:0.5,0.75", "linear:0.4" or
             "linear_beta:0.4"; times are fractions of training.
         augment: "none", or parts joined by +, such as "crop+flip"; features: "jitter0.1".
+        standardise: inputs to mean 0 and sd 1; False: as they are, images in [0, 1].
         precision: "float32" or "bfloat16"; "auto" is bfloat16 on CUDA only.
         ema: decay of the moving average of the weights; 0: no average.
         clip: maximum gradient norm of a parameter group; 0: no clipping.
-        val: the fraction of the rows to hold out as noisy validation; "auto": a tenth with 1,000
-            rows or more, otherwise nothing.
+        val: the fraction of the rows to hold out as noisy validation, or a whole number of rows of
+            each observed class; "auto": a tenth with 1,000 rows or more, otherwise nothing.
         keep: which epoch's model to keep: "last", "best" by noisy validation accuracy, or
             "best_nll"; None: the best if at least 100 labels are held out, else the last.
         patience: stop after this many epochs without better noisy validation; 0: never.
@@ -110,9 +115,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
         lr: float | None = None,
         pretrained_lr: float = 1.0,
         momentum: float | None = None,
+        nesterov: bool = True,
+        eps: float = 1e-8,
         weight_decay: float | None = None,
         schedule: str | None = None,
         augment: str | None = None,
+        standardise: bool = True,
         precision: str = "auto",
         ema: float = 0.0,
         clip: float = 0.0,
@@ -140,9 +148,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.lr = lr
         self.pretrained_lr = pretrained_lr
         self.momentum = momentum
+        self.nesterov = nesterov
+        self.eps = eps
         self.weight_decay = weight_decay
         self.schedule = schedule
         self.augment = augment
+        self.standardise = standardise
         self.precision = precision
         self.ema = ema
         self.clip = clip
@@ -342,8 +353,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     def _posteriors(self, data: Data) -> tuple[Tensor, NDArray[np.bool_]]:
         trainer = self._trainer()
         probs = trainer.map(lambda batch: self.method_.predict_proba(batch.x), data)
-        unread, rows = trainer.feed.unreadable, range(len(data))
-        found = np.array([bool(unread) and row_name(data.x, row) in unread for row in rows])
+        found, unread = np.zeros(len(data), dtype=bool), trainer.feed.unreadable
+        if unread:
+            found[:] = [row_name(data.x, row) in unread for row in range(len(data))]
         return probs, found
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -436,7 +448,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         probs, unreadable_rows = self._posteriors(data)
         if answers is not None:
             answers |= {"probs": probs.float().cpu().numpy(), "unreadable_rows": unreadable_rows}
-        return confident_joint(probs, data.y.to(probs.device)).T.float().cpu()
+        step = -(-len(data) // COUNTED)
+        return confident_joint(probs[::step], data.y[::step].to(probs.device)).T.float().cpu()
 
     # ---- auditing -----------------------------------------------------------------------------
 

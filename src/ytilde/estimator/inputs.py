@@ -159,6 +159,8 @@ def check_labels(y: Any) -> None:
         raise BadInput(f"y must hold one label for each row of X, not be {y!r}")
     if pd.isna(labels).any():
         raise BadInput("y holds missing labels; fill them in or leave the rows out")
+    if labels.dtype.kind in "SO" and any(isinstance(label, bytes) for label in labels.flat):
+        raise BadInput("y holds bytes; decode them: [label.decode() for label in y]")
 
 
 def as_plain(values: Any, what: str) -> Any:

@@ -21,7 +21,7 @@ COVARIANCES: tuple[str, ...] = get_args(Covariance)
 class LogisticNormal(SampledHead):
     """The smoothed label is logistic-normal: its logits are N(mean(h), Sigma(h)).
 
-    Englesson et al., ICML 2023, eq. 4-5 and 9-11. full: Sigma = A A^T, A = c(h) c(h)^T + lam I.
+    Englesson et al., TMLR 2023, eq. 4-5 and 9-11. full: Sigma = A A^T, A = c(h) c(h)^T + lam I.
     Ablations (Table 3): sigma = softplus(.) + lam, one a class (diagonal) or one for all
     (isotropic), and Sigma = I (identity). A prediction is softmax(mean / tau) of the real classes
     (sec. 3.4: no noise); the authors' code lets the dummy win. c = 0 is a stationary point of the

@@ -14,7 +14,7 @@ geometric mean of both networks predicts: the class is that of the paper's sum o
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -126,16 +126,29 @@ class DivideMix(Method):
         step: StepInfo,
     ) -> tuple[Tensor, Tensor]:
         """Mixed inputs [4 B, ...] and targets [4 B, K]: two labelled views, two unlabelled ones."""
-        x = torch.cat(
-            [*two_views(step.augment, labelled.x), *two_views(step.augment, unlabelled.x)]
-        )
+        x = self.views(labelled, unlabelled, step.augment)
+        return self.mixed(x, self.targets(net, other, x, labelled, right, step), step)
+
+    def views(self, labelled: Batch, unlabelled: Batch, augment: Callable[..., Tensor]) -> Tensor:
+        return torch.cat([*two_views(augment, labelled.x), *two_views(augment, unlabelled.x)])
+
+    def targets(
+        self, net: Net, other: Net, x: Tensor, labelled: Batch, right: Tensor, step: StepInfo
+    ) -> Tensor:
+        """Of the views x [4 B, ...]: refined labels twice, guessed ones twice, [4 B, K]."""
         own = guesses(net, x).chunk(4)
         theirs = guesses(other, x[2 * len(labelled.x) :]).chunk(2)
         w = right[labelled.index].unsqueeze(1)
         given = labelled.y.unsqueeze(1) == torch.arange(own[0].shape[1], device=x.device)
         refined = self.sharpened(w * given + (1 - w) * (own[0] + own[1]) / 2)
-        guessed = self.sharpened((own[2] + own[3] + theirs[0] + theirs[1]) / 4)
-        targets = torch.cat([refined, refined, guessed, guessed])
+        guessed = self.guessed((own[2] + own[3] + theirs[0] + theirs[1]) / 4, step)
+        return torch.cat([refined, refined, guessed, guessed])
+
+    def guessed(self, p: Tensor, step: StepInfo) -> Tensor:
+        """The target [B, K] where both networks predict p."""
+        return self.sharpened(p)
+
+    def mixed(self, x: Tensor, targets: Tensor, step: StepInfo) -> tuple[Tensor, Tensor]:
         lam = symmetric_beta(self.alpha, step.generator)
         lam = torch.maximum(lam, 1 - lam)  # each mixed example stays nearer to its first part
         order = torch.rand(len(x), generator=step.generator, device=x.device).argsort()

@@ -1,7 +1,7 @@
 """Generalised cross-entropy (1 - p_y^q) / q. Zhang and Sabuncu, NeurIPS 2018, eq. 6.
 
 Fidelity: the paper's loss and its q = 0.7; its truncated form is `truncated_gce`. "auto" chooses q
-from the grid of Englesson et al. (ICML 2023) by noisy validation accuracy, as they do.
+from the grid of Englesson et al. (TMLR 2023) by noisy validation accuracy, as they do.
 """
 
 from dataclasses import dataclass

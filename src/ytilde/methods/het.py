@@ -7,7 +7,8 @@ simple probabilistic method for deep classification under input-dependent label 
 Fidelity: the papers' model and Monte-Carlo likelihood. The public layers average clipped
 probabilities, which has no gradient where every sample misses the label; we take logsumexp of the
 log-probabilities. tau = 0.5 is the middle of the papers' useful range; "auto" chooses from the
-grid of Collier et al. (appendix D) by noisy validation log-likelihood, as they do.
+grid of Collier et al. (appendix D) by noisy validation log-likelihood, as they do. `binary` is the
+one latent of their appendix A for two classes.
 """
 
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ class Het(Method):
     tau: float | str = 1.0  # temperature of the softmax; auto: by noisy validation log-likelihood
     rank: int = 0  # of the off-diagonal covariance; 0: diagonal noise
     parameter_efficient: bool = False  # one shared low-rank factor, scaled per input
+    binary: bool = False  # for two classes: one latent and a sigmoid instead of two and a softmax
     train_samples: int = 50  # Monte-Carlo samples of a training step
     eval_samples: int = 1000  # and of a prediction (fixed noise: predictions are deterministic)
 
@@ -43,6 +45,7 @@ class Het(Method):
             rank=self.rank,
             tau=float(self.tau),
             parameter_efficient=self.parameter_efficient,
+            binary=self.binary,
             train_samples=self.train_samples,
             eval_samples=self.eval_samples,
         )

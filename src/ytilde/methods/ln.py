@@ -1,4 +1,4 @@
-"""Logistic-normal likelihood: a label is a noisy point on the simplex. Englesson et al., ICML 2023.
+"""Logistic-normal likelihood: a label is a noisy point on the simplex. Englesson et al., TMLR 2023.
 
 Fidelity: the paper's likelihood (eq. 4-5, 9-11), covariance A A', A = c c' + lam I, in closed form,
 O(K). The authors' code predicts over the real classes and the dummy one; we predict over the

@@ -2,7 +2,8 @@
 
 Fidelity: a diffusion over the label vector, conditioned on frozen features f_p(x) learnt without
 labels and on a network that is trained. Every step takes as its target the label of x itself or of
-one of its k nearest neighbours in f_p space, weighted by how many of them carry it; the cosine
+one of the k nearest neighbours of the augmented view in f_p space, found anew (retrieve="frozen":
+those of x as it is, found once), weighted by how many of them carry it; the cosine
 schedule with 1000 steps; prediction by DDIM in 10 of them, from zero, so it is deterministic. The
 probability of a class is its share of the generated vector, cut to at most 1; the authors take
 the entry nearest to 1, which is the largest one unless that exceeds 1.
@@ -39,6 +40,7 @@ class LRA(Method):
     """A diffusion over labels with labels of neighbours as its targets."""
 
     k: int = 10  # neighbours whose labels are retrieved
+    retrieve: Literal["view", "frozen"] = "view"  # of the view in every step; frozen: of x, once
     features: FeatureKind = "auto"  # encoder: the given one, or SimCLR's; raw: the inputs
     init: Literal["encoder", "scratch"] = "encoder"  # what the trained network starts from
     pretrain_epochs: int = 200  # of SimCLR, where no encoder is given
@@ -76,12 +78,20 @@ class LRA(Method):
         self.diffusion.schedule.path(self.sample_steps)  # refuses what it cannot do
         self.retrieved: Tensor
         self.register_buffer("retrieved", torch.full((spec.num_train, 1 + self.k), IGNORE))
+        # what a view is compared with: features of the training rows, never saved
+        self.keys: Tensor
+        rows = spec.num_train if self.retrieve == "view" else 0
+        half = torch.float32 if self.encoder.raw else torch.float16
+        keys = torch.zeros(rows, self.encoder.dim, dtype=half)
+        self.register_buffer("keys", keys, persistent=False)
 
     def fit(self, data: Data, trainer: Trainer) -> None:
         h, y = encoder_features(self.encoder, data, trainer), data.y.to(trainer.device)
         key = F.normalize(h, dim=-1)
         near = trainer.cached("neighbours", [h, self.k], lambda: neighbours(key, key, self.k, True))
         self.retrieved.copy_(torch.cat([y[:, None], y[near]], 1))
+        if self.retrieve == "view":
+            self.keys.copy_(key)
         own = slice(self.spec.dim, None)  # of the condition: what is not trained is standardised
         self.diffusion.feature_mean[own] = h.mean(0)
         self.diffusion.feature_std[own] = h.std(0, correction=0).clamp_min(1e-3)
@@ -93,20 +103,34 @@ class LRA(Method):
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         """Mean squared error of the denoiser for a retrieved label, weighted by its frequency."""
-        labels = self.retrieved[batch.index]
+        view = step.augment(batch.x)
+        fixed = self.encoder(view if self.retrieve == "view" else batch.x)
+        labels = self.labels_near(fixed, batch.index)
         column = torch.rand(len(labels), 1, generator=step.generator, device=labels.device)
         label = labels.gather(1, (column * labels.shape[1]).long())
         weight = (labels == label).float().mean(-1) * (label[:, 0] != IGNORE)
         target = F.one_hot(label[:, 0].clamp_min(0), self.spec.num_classes).float()
-        condition = self.condition(step.augment(batch.x), batch.x)
+        condition = self.condition(view, fixed)
         return weighted_mean(self.diffusion.loss(target, condition, step.generator), weight)
 
-    def condition(self, view: Tensor, x: Tensor) -> Tensor:
-        """[B, dim + D]: the trained network's features of a view, the frozen ones of x."""
-        return torch.cat([self.scale(self.net.features(view).float()), self.encoder(x)], -1)
+    @torch.no_grad()
+    def labels_near(self, h: Tensor, index: Tensor) -> Tensor:
+        """[B, 1 + k]: the own label and those of the neighbours of the frozen features h [B, D]."""
+        known = self.retrieved[index]
+        if self.retrieve == "frozen":
+            return known
+        scores = F.normalize(h, dim=-1).to(self.keys.dtype) @ self.keys.T
+        scores = scores.scatter(1, index[:, None], -torch.inf)  # no row is its own neighbour
+        near = scores.topk(self.k, dim=-1).indices
+        return torch.cat([known[:, :1], self.retrieved[near, 0]], 1)
+
+    def condition(self, view: Tensor, fixed: Tensor) -> Tensor:
+        """[B, dim + D]: the trained network's features of a view, and the frozen ones."""
+        return torch.cat([self.scale(self.net.features(view).float()), fixed], -1)
 
     def predict_proba(self, x: Tensor) -> Tensor:
-        found = self.diffusion.sample(self.condition(x, x), steps=self.sample_steps)[:, 0]
+        condition = self.condition(x, self.encoder(x))
+        found = self.diffusion.sample(condition, steps=self.sample_steps)[:, 0]
         found = found.clamp(1e-4, 1.0)
         return found / found.sum(-1, keepdim=True)
 

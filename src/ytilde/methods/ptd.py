@@ -2,7 +2,9 @@
 
 Fidelity: the paper's steps. Features of a briefly trained network are factorised (NMF, eq. 1); the
 coefficients of x, summing to one, are its parts. Several sets of anchor points give noisy
-posteriors, from which the matrices of the parts are solved with rows on the simplex (eq. 3); then
+posteriors, from which the matrices of the parts are solved with rows on the simplex (eq. 3), by
+least squares with a ridge towards the class-level T: of a part that a class's anchors hardly have
+they tell nothing (the authors take some hundred small steps of Adam from there); then
 T(x) = sum_k w_k(x) P^k serves importance reweighting and a revision by a slack, as in
 `t_revision`. The authors' code renormalises T(x) + dT inside the loss; here, as in `t_revision`,
 the loss takes the bare sum and `transition` answers rows that sum to one. Negative features count
@@ -32,8 +34,9 @@ class PTD(TRevision):
 
     parts: int = 10  # r, the parts that the features are made of
     anchors: int = 10  # sets of anchor points
+    ridge: float = 1.0  # how strongly the matrices of the parts are drawn to the class-level T
 
-    ranges = "parts >= 1, anchors >= 1"
+    ranges = "parts >= 1, anchors >= 1, ridge > 0"
     pixels = False
 
     def build(self, spec: Spec) -> None:
@@ -56,7 +59,7 @@ class PTD(TRevision):
         self.basis.copy_(basis)
         self.weights.copy_(part_weights(h, basis))
         rows = anchor_sets(probs, self.percentile, self.anchors)
-        self.matrices.copy_(part_matrices(self.weights[rows], probs[rows]))
+        self.matrices.copy_(part_matrices(self.weights[rows], probs[rows], self.ridge))
         return epochs
 
     def features(self, x: Tensor) -> Tensor:

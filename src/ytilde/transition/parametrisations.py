@@ -181,11 +181,16 @@ class ResidualT(nn.Module):
         weight = self.residual.weight.float()
         return weight.square().sum() * (weight.shape[1] / (2 * spread**2))
 
-    def forward(self, h: Tensor) -> Tensor:
+    def forward(self, h: Tensor, own: Tensor | None = None) -> Tensor:
+        """T(x); own [B]: the classes whose rows have a residual, the others are the class's."""
         k = len(self.stay)
         with torch.autocast(h.device.type, enabled=False):
             z = self.residual(self.scale(h.to(self.residual.weight.dtype)))
-        return _flip_rows(self.stay + z[..., :k], self.target + z[..., k:].unflatten(-1, (k, k)))
+        stay, target = z[..., :k], z[..., k:].unflatten(-1, (k, k))
+        if own is not None:
+            only = nn.functional.one_hot(own, k)
+            stay, target = stay * only, target * only[..., None]
+        return _flip_rows(self.stay + stay, self.target + target)
 
 
 @_full_precision

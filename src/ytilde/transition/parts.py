@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .matrices import _full_precision, safe_log
+from .matrices import _full_precision
 
 
 @_full_precision
-def nmf_basis(H: Tensor, parts: int, generator: torch.Generator, steps: int = 100) -> Tensor:
+def nmf_basis(H: Tensor, parts: int, generator: torch.Generator, steps: int = 20) -> Tensor:
     """B [R, D] >= 0 of the factorisation H ~ W B, H [N, D] >= 0 (Lee & Seung's updates)."""
     size = (H.mean() / parts).sqrt()
 
@@ -24,7 +24,7 @@ def nmf_basis(H: Tensor, parts: int, generator: torch.Generator, steps: int = 10
 
 
 @_full_precision
-def part_weights(H: Tensor, basis: Tensor, steps: int = 100) -> Tensor:
+def part_weights(H: Tensor, basis: Tensor, steps: int = 20) -> Tensor:
     """Coefficients [N, R] >= 0 of H [N, D] on the basis [R, D] by least squares; rows sum to one.
 
     Multiplicative updates, a fixed number: each row's result is its own. No fit: equal weights.
@@ -44,19 +44,15 @@ def part_T(weights: Tensor, matrices: Tensor) -> Tensor:
 
 
 @_full_precision
-def part_matrices(weights: Tensor, rows: Tensor, steps: int = 500) -> Tensor:
+def part_matrices(weights: Tensor, rows: Tensor, ridge: float = 1.0) -> Tensor:
     """P [R, K, K] with sum_k w_k P^k_i ~ T_i for A sets of anchors (Xia et al., 2020, eq. 3).
 
-    weights [A, K, R] and noisy posteriors [A, K, K] of the anchors of each class. Rows of P stay
-    on the simplex as softmaxes; Adam on the squared error, from the mean over the sets.
+    weights [A, K, R] and noisy posteriors [A, K, K] of the anchors of each class. Least squares
+    with a ridge towards the mean over the sets, which is what a part gets that a class's anchors
+    hardly have; rows of P sum to one because those of the anchors do, and are kept non-negative.
     """
-    start = safe_log(rows.mean(0)).clamp_min(-7)
-    logits = start.repeat(weights.shape[-1], 1, 1).requires_grad_()
-    optimizer = torch.optim.Adam([logits], lr=0.02)
-    with torch.enable_grad():
-        for _ in range(steps):
-            fitted = torch.einsum("aik,kij->aij", weights, logits.softmax(-1))
-            optimizer.zero_grad()
-            (fitted - rows).square().sum().backward()
-            optimizer.step()
-    return logits.detach().softmax(-1)
+    mean = rows.mean(0)
+    w, rest = weights.transpose(0, 1), (rows - mean).transpose(0, 1)  # [K, A, R], [K, A, K]
+    gram = w.mT @ w + ridge * torch.eye(w.shape[-1]).to(w)
+    P = (mean[:, None] + torch.linalg.solve(gram, w.mT @ rest)).clamp_min(0)  # [K, R, K]
+    return (P / P.sum(-1, keepdim=True)).transpose(0, 1)

@@ -11,9 +11,8 @@ from ...runfolder import CONFIG
 from ..audit import Audit
 from ..notes import doubts
 from ..pages import count, plural, text_of
-from .cards import AMBIGUOUS
+from ..totals import SURE
 
-SURE = (0.95, 0.9, 0.8)  # p_wrong above which labels may be fixed unseen: the first that has any
 CONFIDENT = 1.645  # standard deviations: 95 %, one-sided
 LOOKS_RIGHT = 0.01  # share of wrong labels up to which none must be fixed
 SAMPLE = 100  # rows of a first look
@@ -41,12 +40,8 @@ def fix_threshold(audit: Audit) -> float | None:
     """
     if audit.at_chance or doubts(audit.notes) or looks_right(audit):
         return None
-    for above in SURE:
-        rows = audit.issues[audit.issues.p_wrong > above]
-        better, worse = rows.predicted_prob, 1 - rows.p_wrong
-        gain = better - worse
-        spread = math.sqrt(max(0.0, float((better + worse - gain**2).sum())))
-        if len(rows) and gain.sum() > CONFIDENT * spread:
+    for above, (rows, gain, variance) in zip(SURE, audit.totals.sure, strict=True):
+        if rows and gain > CONFIDENT * math.sqrt(max(0.0, variance)):
             return above
     return None
 
@@ -60,7 +55,7 @@ def advice(audit: Audit, target: Path, method: str) -> list[Advice]:
             Advice("See whether the right column holds the labels and each input carries its own. "
                     "Then train longer, with more data, or with a better network or features."),
         ]  # fmt: skip
-    suspects = int(audit.issues.is_label_issue.sum())
+    suspects = int(audit.totals.flagged[0])
     if looks_right(audit):
         some = f" The {plural(suspects, 'suspect')} below may deserve a look." if suspects else ""
         right = "The labels look right. Train on them as they are; nothing must be fixed."
@@ -73,9 +68,9 @@ def advice(audit: Audit, target: Path, method: str) -> list[Advice]:
     if above is None:
         first = _sample(run) if audit.checked is None else Advice(f"{UNSEEN}.")
         more = [] if audit.checked is None else counting
-        steps = [first, _decide("Then look", run), *more, _better_model(), _training(method)]
+        steps = [first, _decide(audit, "Then look", run), *more, _better_model(), _training(method)]
     else:
-        steps = [_decide("Look", run), _fix(audit, above, run), *counting, _training(method)]
+        steps = [_decide(audit, "Look", run), _fix(audit, above, run), *counting, _training(method)]
     frequent = len(audit.pairs) and round(audit.pairs.expected_errors.iloc[0]) >= FREQUENT
     if frequent and not doubts(audit.notes):
         worst = audit.pairs.iloc[0]
@@ -84,7 +79,7 @@ def advice(audit: Audit, target: Path, method: str) -> list[Advice]:
             f"Clear up the most frequent mistake: about {count(worst.expected_errors)} rows that "
             f"say “{given}” are “{true}”. One sentence in the labelling guide may prevent most."
         ))  # fmt: skip
-    if (audit.issues.ambiguity[~audit.issues.is_label_issue] > AMBIGUOUS).any():
+    if audit.totals.ambiguous[0]:
         steps.append(Advice(
             "Ask for a second opinion on the ambiguous items rather than relabelling them: they "
             "are hard, not wrong."
@@ -108,9 +103,10 @@ def _sample(run: str | None) -> Advice:
     )  # fmt: skip
 
 
-def _decide(look: str, run: str | None) -> Advice:
+def _decide(audit: Audit, look: str, run: str | None) -> Advice:
+    order = ", the worst first" if audit.whole is None else ""
     text = (
-        f"{look} through the suspects below. All are in issues.csv, the worst first. "
+        f"{look} through the suspects below. All are in {text_of(audit.context.table)}{order}. "
         "predicted_label is what the label should probably be."
     )
     if run is None:
@@ -121,11 +117,12 @@ def _decide(look: str, run: str | None) -> Advice:
 
 
 def _fix(audit: Audit, above: float, run: str | None) -> Advice:
-    surest = plural(int((audit.issues.p_wrong > above).sum()), "row")
-    sure = (
-        f"Let ytilde correct only those it is surest of ({surest} with p_wrong above {above}). "
-        "The original labels stay untouched"
-    )
+    surest = plural(int(audit.totals.sure[SURE.index(above), 0]), "row")
+    which = f"those it is surest of ({surest} with p_wrong above {above})"
+    if audit.whole is not None:
+        table = text_of(audit.context.table)
+        return Advice(f"Correct only {which}: take predicted_label for them, from {table}.")
+    sure = f"Let ytilde correct only {which}. The original labels stay untouched"
     if run is None:
         return Advice(f"{sure}. In Python, with the audit:", f"found.fixed_labels(above={above})")
     corrected = f"{sure}; the corrected ones go to labels.csv."

@@ -13,8 +13,8 @@ from ...data.ids import own_text
 from ..audit import worst_first
 from ..items import data_address, encode, picture_of
 from ..pages import text_of
+from ..totals import AMBIGUOUS
 
-AMBIGUOUS = 0.5  # above this an item counts as hard
 COLUMNS = 12  # values of a table's row that a card shows
 CHARACTERS = 720  # of these values together; each may have 60
 TEXT = 40  # characters from which on a value is read rather than compared

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from ...engine import History
 from ...metrics import Reliability
 from ..pages import percent as percent_of
 from ..pages import plural, text_of
+from ..totals import BARS, Totals
 
 WIDTH, HEIGHT = 420, 220
 LEFT, RIGHT, TOP, BOTTOM = 60, 10, 12, 34
@@ -100,14 +100,14 @@ def _around_share(low: float, high: float) -> tuple[float, float]:
     return max(0.0, min(low, middle - 0.05, 0.9)), min(1.0, max(high, middle + 0.05, 0.1))
 
 
-def histograms(issues: pd.DataFrame) -> list[dict[str, Any]]:
+def histograms(totals: Totals) -> list[dict[str, Any]]:
     told = {
         "p_wrong": ("How likely each label is wrong", "p_wrong; flagged above 0.5"),
         "ambiguity": ("How ambiguous each item is", "ambiguity; 1: two classes tie"),
     }
-    charts = []
+    charts, edges = [], np.linspace(0, 1, BARS + 1)
     for column, (title, label) in told.items():
-        number, edges = np.histogram(issues[column], bins=20, range=(0, 1))
+        number = getattr(totals, column)
         across, up = _axes((0, 1), (0, float(number.max()) * 1.05))
         bars = [
             {

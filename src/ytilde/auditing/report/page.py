@@ -36,12 +36,13 @@ def write(audit: Audit, path: str | os.PathLike[str], **own: Any) -> None:
         "at_chance": audit.at_chance,
         "looks_right": looks_right(audit),
         "figures": _figures(audit),
+        "table": text_of(context.table),
         "measured": {text_of(k): text_of(v) for k, v in (context.measured or {}).items()},
         **_galleries(audit),
         "matrix": tables.matrix(audit) if len(audit.transition) <= FULL_MATRIX else None,
         "pairs": tables.pairs(audit.pairs),
         "classes": tables.classes(audit.per_class),
-        "histograms": charts.histograms(audit.issues),
+        "histograms": charts.histograms(audit.totals),
         "curves": charts.curves(context.history),
         "reliability": charts.reliability(context.reliability),
         "advice": advice(audit, target, context.method),
@@ -97,15 +98,15 @@ def _render(context: Mapping[str, Any]) -> str:
 
 
 def _figures(audit: Audit) -> dict[str, Any]:
-    flagged = audit.issues.is_label_issue
+    flagged = int(audit.totals.flagged[0])
     return {
-        "rows": len(audit.issues),
+        "rows": int(audit.totals.rows[0]),
         "unjudged": audit.unjudged,
         "classes": len(audit.transition),
         "errors": audit.num_errors,
         "checked": audit.checked.drawn if audit.checked else 0,
         "rate": audit.noise_rate,
-        "flagged": int(flagged.sum()),
-        "differ": round(audit.num_errors) != int(flagged.sum()),
-        "ambiguous": int((~flagged & (audit.issues.ambiguity > cards.AMBIGUOUS)).sum()),
+        "flagged": flagged,
+        "differ": round(audit.num_errors) != flagged,
+        "ambiguous": int(audit.totals.ambiguous[0]),
     }

@@ -23,6 +23,7 @@ from ..images import Images
 from ..types import IGNORE, Data
 from .arrays import read_arrays, read_npz
 from .folders import read_folder
+from .large import is_large, read_large
 from .objects import read_hugging_face, read_torch_dataset
 from .separators import TABLES, table_kind
 from .source import ReadOptions, Schema, Source, with_schema
@@ -142,6 +143,8 @@ def _path(source: str | Path, options: ReadOptions) -> Source:
     named, path, source = _is_set(source, options.data_root), Path(source), str(source)
     if named:
         return with_schema(datasets.load(source, options.data_root, options.split, options.size))
+    if path.exists() and (options.lazy is not False) and is_large(path):
+        return read_large(path, options)
     if path.is_dir():
         return read_folder(path, options)
     if not path.exists():

@@ -23,11 +23,13 @@ def encode(
     *,
     what: str = "the labels",
     clean: bool = False,
+    first: int = 0,
 ) -> tuple[Tensor, list[str]]:
     """Labels of any shape, ints or strings, as int64 and the class names.
 
     Without `names` the classes are sorted, as numbers where all are whole numbers. -1 stays -1 for
     pixels. In `clean` labels an unknown truth, empty or -1, becomes -1; elsewhere it is refused.
+    first: the number of the first row, for messages.
     """
     array = label_array(labels, what)
     flat, values = pd.factorize(pd.Series(array.reshape(-1)))
@@ -40,7 +42,7 @@ def encode(
         raise BadInput(f"The class names must all be different: {', '.join(chosen)}.")
     for code, name in enumerate(found):
         if name not in place:
-            rows = which_rows(np.argwhere(codes == code)[:, 0])
+            rows = which_rows(np.argwhere(codes == code)[:, 0] + first)
             near = difflib.get_close_matches(name, chosen, 3)
             hint = f"did you mean {' or '.join(near)}?" if near else shorten_list(chosen, 10)
             raise BadInput(
@@ -49,7 +51,7 @@ def encode(
             )
     lookup = np.array([place[name] for name in found] + [IGNORE])  # code -1 (missing) is the last
     if array.ndim == 1 and not clean and (missing := np.flatnonzero(lookup[codes] == IGNORE)).size:
-        raise empty_cells(missing, what)
+        raise empty_cells(missing + first, what)
     return torch.from_numpy(lookup[codes].astype(np.int64)), chosen
 
 
@@ -132,12 +134,12 @@ def read_labels(
     if parts[0] is None:
         raise BadInput(f"There are no labels in {what}; give one for every row.")
     if not (fixed or names):
-        _check_classes(chosen, len(parts[0]), f"the labels of {what}")
+        check_classes(chosen, len(parts[0]), f"the labels of {what}")
         options.notes.extend(_alike(chosen))
     return parts[0], parts[1], chosen
 
 
-def _check_classes(names: Sequence[str], rows: int, what: str) -> None:
+def check_classes(names: Sequence[str], rows: int, what: str) -> None:
     """Refuse a quantity: many numbers, some with fractions, and fewer than three rows for each.
 
     And an id: many texts, all different.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def read_probabilities(
     rest, what = frame.drop(columns=[given]), f"the labels of {path}"
     columns: list[Any] = []
     if probs is None:
-        columns, classes = _matching(rest, pattern, path)
+        columns, classes = matching(list(rest.columns), pattern, path)
         probs = _numbers(rest[columns], path)
     else:
         classes = names or [str(k) for k in range(probs.shape[1])]
@@ -75,7 +76,7 @@ def read_probabilities(
     )
 
 
-def _matching(frame: pd.DataFrame, pattern: str, path: Path) -> tuple[list[Any], list[str]]:
+def matching(names: Sequence[Any], pattern: str, path: Path) -> tuple[list[Any], list[str]]:
     """The columns that fit the pattern, and their classes: what the star stands for."""
     if pattern.count("*") != 1:
         raise BadInput(
@@ -84,11 +85,11 @@ def _matching(frame: pd.DataFrame, pattern: str, path: Path) -> tuple[list[Any],
         )
     before, _, after = pattern.partition("*")
     wanted = re.compile(f"{re.escape(before)}(.+){re.escape(after)}", re.DOTALL)
-    found = {name: hit[1] for name in frame.columns if (hit := wanted.fullmatch(str(name)))}
+    found = {name: hit[1] for name in names if (hit := wanted.fullmatch(str(name)))}
     if not found:
         raise BadInput(
             f"no column of {path} is called {pattern}; its columns: "
-            f"{shorten_list(map(str, frame.columns), 20)}"
+            f"{shorten_list(map(str, names), 20)}"
         )
     if len(found) < 2:
         raise BadInput(f"one column of {path} is called {pattern}; an audit needs two classes")
@@ -99,22 +100,35 @@ def _numbers(frame: pd.DataFrame, path: Path) -> np.ndarray:
     parts = []
     for name in frame.columns:
         numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64)
-        bad = np.flatnonzero(~np.isfinite(numbers) | (numbers < 0))
-        if bad.size:
-            raise BadInput(
-                f"There is no probability in {which_rows(bad)} of column {name!r} of {path} (but "
-                f"{frame[name].iloc[bad[0]]})."
-            )
+        check_column(numbers, name, path, shown=frame[name].iloc)
         parts.append(numbers)
     probs = np.stack(parts, 1)
-    total = probs.sum(1)
+    check_sums(probs, path)
+    return probs
+
+
+def check_column(
+    numbers: np.ndarray, name: Any, path: Path, first: int = 0, shown: Any = None
+) -> None:
+    """Refuse what is no probability. first: the first row's number; shown: what stands there."""
+    bad = np.flatnonzero(~np.isfinite(numbers) | (numbers < 0))
+    if bad.size:
+        there = (numbers if shown is None else shown)[bad[0]]
+        raise BadInput(
+            f"There is no probability in {which_rows(bad + first)} of column {name!r} of {path} "
+            f"(but {there})."
+        )
+
+
+def check_sums(probs: np.ndarray, path: Path, first: int = 0) -> None:
+    """Refuse rows that do not sum to 1."""
+    total = probs.sum(1, dtype=np.float64)
     far = np.flatnonzero(np.abs(total - 1) > 0.01)
     if far.size:
         raise BadInput(
-            f"The probabilities in {which_rows(far)} of {path} do not sum to 1 (but to "
+            f"The probabilities in {which_rows(far + first)} of {path} do not sum to 1 (but to "
             f"{total[far[0]]:.3g}); give those of all classes."
         )
-    return probs
 
 
 def _arrays(path: Path, pattern: str) -> tuple[pd.DataFrame, np.ndarray | None, list[str] | None]:

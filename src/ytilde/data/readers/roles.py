@@ -123,11 +123,11 @@ def find_roles(frame: pd.DataFrame, options: ReadOptions, what: str, problems: P
     label, clean = problems.ask(label_columns, columns, options, what) or (None, None)
     dropped = problems.ask(dropped_columns, columns, options, what) or []
     group = problems.ask(_named, options.group_column, "group", columns, options, what)
-    others = {label, clean, group, *_nameless(frame), *dropped}
+    others = {label, clean, group, *nameless(frame), *dropped}
     features = frame[[c for c in columns if c not in others]]
-    image = problems.ask(_image_column, features, options, what)
+    image = problems.ask(image_column, features, options, what)
     taken = (label, clean)
-    ids = problems.ask(_id_columns, frame, features, image, taken, options, what) or []
+    ids = problems.ask(id_columns, frame, features, image, taken, options, what) or []
     features = features.drop(columns=[c for c in ids if c in features.columns])
     text = None if image is not None else problems.ask(_text_column, features, options, what)
     return Roles(label, clean, image, tuple(ids), group, text, tuple(features.columns))
@@ -135,7 +135,7 @@ def find_roles(frame: pd.DataFrame, options: ReadOptions, what: str, problems: P
 
 def find_features(frame: pd.DataFrame, options: ReadOptions, what: str) -> Roles:
     """Of a table of features alone: which column holds pictures, and which texts."""
-    image = _image_column(frame, options, what)
+    image = image_column(frame, options, what)
     text = None if image is not None else _text_column(frame, options, what)
     return Roles(image=image, text=text, features=tuple(frame.columns))
 
@@ -152,7 +152,7 @@ def _named(
     raise no_column(found, kind, columns, what)
 
 
-def _nameless(frame: pd.DataFrame) -> list[Any]:
+def nameless(frame: pd.DataFrame) -> list[Any]:
     """Columns that nobody named and that say nothing of the rows.
 
     An index that pandas saved, and what stands behind a comma at the end of every line: nothing.
@@ -162,7 +162,7 @@ def _nameless(frame: pd.DataFrame) -> list[Any]:
     return index + [c for c in nameless if frame[c].isna().all()]
 
 
-def _image_column(frame: pd.DataFrame, options: ReadOptions, what: str) -> Any:
+def image_column(frame: pd.DataFrame, options: ReadOptions, what: str) -> Any:
     schema = options.schema
     name = options.image_column or (schema.image_column if schema else None)
     if name is not None:
@@ -176,7 +176,7 @@ def _image_column(frame: pd.DataFrame, options: ReadOptions, what: str) -> Any:
     return next((c for c in texts if all(is_image(value) for value in frame[c])), None)
 
 
-def _id_columns(
+def id_columns(
     frame: pd.DataFrame,
     features: pd.DataFrame,
     image: Any,

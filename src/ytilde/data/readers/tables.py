@@ -146,7 +146,7 @@ def read_frame(
     x, paths, how = inputs
     how |= {"label": roles.label, "clean_label": roles.clean_label}
     if options.schema is None:
-        options.notes.append(_taken(list(frame.columns), how))
+        options.notes.append(taken(list(frame.columns), how))
     how["id_column"] = str(roles.ids[0]) if roles.ids else None
     groups = None
     if roles.group is not None:
@@ -223,13 +223,13 @@ def with_columns(frame: pd.DataFrame, columns: Iterable[str], what: str) -> pd.D
     return frame[list(places.values())].set_axis(list(places), axis=1)
 
 
-def _taken(names: Sequence[Any], how: dict[str, Any]) -> str:
+def taken(names: Sequence[Any], how: dict[str, Any]) -> str:
     """Which columns became features, and which did not."""
     columns, image = how["columns"], how["image_column"]
-    taken = f"{counted(columns)} ({shorten_list(columns)})"
+    shown = f"{counted(columns)} ({shorten_list(columns)})"
     if not columns:
-        taken = f"the images of column {image!r}"
+        shown = f"the images of column {image!r}"
     roles = {how["label"]: " (the labels)", how["clean_label"]: " (the truth)"}
     used = {*columns, image}
     left = [f"{name}{roles.get(name, '')}" for name in names if str(name) not in used]
-    return f"features are {taken}; left out: {shorten_list(left) or 'nothing'}"
+    return f"features are {shown}; left out: {shorten_list(left) or 'nothing'}"

@@ -1,0 +1,118 @@
+"""The site: `make docs` builds it into site/, with warnings as errors."""
+
+import re
+import sys
+from pathlib import Path
+
+from docutils.utils.math.latex2mathml import tex2mathml
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import pages  # noqa: E402
+
+from ytilde import __version__  # noqa: E402
+
+project = "ytilde"
+author = "the authors of ytilde"
+copyright = "the authors of ytilde, Apache-2.0"
+release = version = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["gallery/*.py", "gallery/*.ipynb", "gallery/*.json", "pictures/*"]
+default_role = "code"
+templates_path = ["_templates"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+napoleon_google_docstring, napoleon_numpy_docstring = True, False
+copybutton_prompt_text = r"\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "furo"
+html_title = f"ytilde {release}"
+html_static_path = ["_static"]
+html_css_files = ["ytilde.css"]
+html_show_sphinx = False
+html_math_renderer = "mathml"
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
+
+# What runs in seconds is run; the others are shown. Each writes its picture where it is told.
+QUICK = ("attenuation", "moons_ln", "own_loop", "transition")
+sphinx_gallery_conf = {
+    "examples_dirs": [str(pages.GALLERY)],
+    "gallery_dirs": ["gallery"],
+    "filename_pattern": rf"({'|'.join(QUICK)})\.py$",
+    "reset_argv": "gallery_words.words",
+    "image_scrapers": ("gallery_words.saved",),
+    "default_thumb_file": str(HERE / "pictures" / "not_run.svg"),
+    "remove_config_comments": True,
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "only_warn_on_example_error": False,
+    "min_reported_time": 1,
+    "write_computation_times": False,
+    "plot_gallery": True,
+}
+
+
+def setup(app):
+    """Formulas as MathML, which browsers show without a script or a network."""
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.connect("config-inited", lambda app, config: pages.main(), priority=1)
+    app.connect("source-read", _name_other_pages)
+    app.connect("autodoc-process-docstring", _escape, priority=1)
+    app.connect("build-finished", _mend)
+
+
+def _mend(app, error):
+    """What screen readers and keyboards need: levels of captions, code to scroll, links' names."""
+    for path in Path(app.outdir).rglob("*.html") if app.builder.name == "html" else ():
+        text = path.read_text(encoding="utf-8")
+        better = text.replace('role="heading">', 'role="heading" aria-level="2">')
+        better = better.replace("<pre>", '<pre tabindex="0">')
+        if path.parent.name == "gallery":  # its style hides the titles inside of the links
+            better = re.sub(r'(<a class="reference internal"[^>]*)(><span class="doc">)([^<"]+)',
+                            r'\1 aria-label="\3"\2\3', better)  # fmt: skip
+        if better != text:
+            path.write_text(better, encoding="utf-8")
+
+
+def _name_other_pages(app, docname, source):
+    """A page beside index.md that no toctree names stands among the guides."""
+    if docname == "index":
+        names = {path.stem for path in HERE.glob("*.md")} - {"index", "methods"}
+        rest = sorted(name for name in names if f"\n{name}\n" not in source[0])
+        source[0] = source[0].replace("% the other pages of this folder", "\n".join(rest))
+
+
+def _escape(app, what, name, obj, options, lines):
+    """|x| and x* are mathematics in our docstrings, not markup."""
+    for k, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "... ")):
+            parts = line.split("`")
+            parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
+            lines[k] = "`".join(parts)
+
+
+def _inline(writer, node):
+    from docutils import nodes
+
+    writer.body.append(tex2mathml(node.astext(), as_block=False))
+    raise nodes.SkipNode
+
+
+def _block(writer, node):
+    from docutils import nodes
+
+    writer.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
