@@ -120,8 +120,8 @@ def test_what_is_wrong_is_said(
 ) -> None:
     holes = table.slice(300).set_column(0, "a", pa.array([None] + [1.0] * 699, pa.float32()))
     pq.write_table(holes, folder / "2.parquet")
-    with pytest.raises(BadInput, match=r"There is no finite number in row 0 .* from row 300 on"):
-        read(folder)
+    found = read(folder)  # a gap in a later part is kept, as in a table that is read whole
+    assert found.schema.gaps == ["a"] and found.data.x[torch.tensor([300])][0, -1] == 1
     pq.write_table(table.slice(300).drop_columns(["b"]), folder / "2.parquet")
     with pytest.raises(BadInput, match="has other columns than"):
         read(folder)
