@@ -179,7 +179,7 @@ def test_version():
 def test_bad_input_is_one_sentence_and_nothing_is_written(words, match, table, run):
     (table / "empty.csv").write_text("")
     (table / "one.csv").write_text("a,label\n1,x\n2,x\n3,x\n")
-    (table / "nan.csv").write_text("a,label\n1,x\n,y\n3,x\n")
+    (table / "nan.csv").write_text("a,label\n1,x\ninf,y\n3,x\n")
     (table / "wrong.csv").write_text("z\n1\n2\n")
     for name in ("a", "b"):
         (table / "broken" / name).mkdir(parents=True, exist_ok=True)

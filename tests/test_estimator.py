@@ -24,6 +24,7 @@ from ytilde.fitting import fit_method
 # expectation and not bit for bit.
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": "weights are draws: equal in expectation",
+    "check_sample_weight_equivalence_on_sparse_data": "weights are draws: equal in expectation",
 }
 SMALL = {"backbone": "mlp:width=32,depth=1", "device": "cpu"}
 
@@ -237,8 +238,8 @@ def test_text_columns_of_a_frame_are_categories(tmp_path):
     with pytest.raises(BadInput, match="no feature column 'colour'"):
         clf.predict(new[["size"]])
     many = X.assign(colour=[f"colour {k}" for k in range(len(X))])
-    with pytest.raises(BadInput, match=r"too many different values.*'colour' \(240\)"):
-        clf.fit(many, y)
+    with pytest.warns(UserWarning, match=r"left out .*'colour' \(240 different short texts"):
+        assert list(clf.fit(many, y).schema_.columns) == ["size"]
 
 
 def test_every_column_of_a_frame_is_a_feature():
@@ -254,7 +255,7 @@ def test_numbers_in_a_frame_of_objects_stay_numbers():
     X, y = make_table()
     X = X[["size"]].astype(object)
     clf = Classifier("ce", epochs=1, **SMALL).fit(X, y)
-    assert clf.schema_ is None and clf.shape_ == (1,)
+    assert clf.schema_.columns == {"size": None} and clf.shape_ == (1,)
 
 
 def test_an_audit_of_the_same_trains_nothing_again(digits, tmp_path):

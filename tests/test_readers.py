@@ -152,19 +152,16 @@ MANY = "\n".join(f"name{i},{i % 2}" for i in range(30))
         ("a,label\n", "no rows"),
         ("", "cannot be read as a table"),
         ("a,label\n1,x\n2,x\n", "two classes or more"),
-        ("a,label\n1,x\n,y\n", r"no finite number in row 1 \(counting from 0\) of column 'a'"),
         ("a,label\n1,x\ninf,y\n", r"no finite number in row 1 \(counting from 0\) of column 'a'"),
         ("a,label\n1,x\n1e60,y\n", r"no finite number in row 1 \(counting from 0\) of column 'a'"),
         ("a,label\n1,x\n2,\n", "nothing in row 1 .counting from 0. of the labels of"),
-        ("a,label\n1,x\n2,y\nthree,x\n", "no number, .* in row 2 .* of column 'a' of .*'three'"),
         (
             "a,label\n1,x\n2,\n3,y\n4,\n",
             r"nothing in 2 rows \(1, 3; counting from 0\) of the labels",
         ),
-        ("a,label\n,x\n2,y\n,y\n", r"no finite number in 2 rows \(0, 2; counting from 0\)"),
-        ("c,label\nred,x\n,y\nblue,x\n", "nothing in row 1 .* of column 'c'"),
-        ("t,label\n" + MANY, "text with too many .* column 't' .30.; .*--drop"),
-        ("t,u,label\n" + TWO, r"in column 't' \(30\), 'u' \(30\); turn"),
+        ("a,label\ninf,x\n2,y\n-inf,y\n", r"no finite number in 2 rows \(0, 2; counting from 0\)"),
+        ("t,label\n" + MANY, r"no feature column .*; left out: 't' \(30 different short texts"),
+        ("t,u,label\n" + TWO, r"left out: 't' \(30 .*\), 'u' \(30 different"),
         ("a|b|label\n1|2|x\n", r"its columns: a\|b\|label; it seems to be separated by \|"),
         ("a,b,class\n1,2,x\n", r"its columns: a, b, class; name the right one with --label"),
         ("a,label\n" + "\n".join(f"{i},r{i}" for i in range(11)), "all different .* an id"),
@@ -182,10 +179,9 @@ def test_bad_tables(tmp_path, text, sentence):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a,b,colour,label\n1,2,,dog\n", "nothing in row 0 .* of column 'colour'"),
         ("a,b,colour,label\n1,2,red,dgo\n", r"'dgo' in row 0 .* 2 classes \(did you mean dog\?\)"),
         ("a,colour,label\n1,red,dog\n", "no feature column 'b'"),
-        ("a,b,colour,label\n1,x,red,dog\n", "no finite number in row 0 .* of column 'b' .*but x"),
+        ("a,label\n1,dog\n", "no feature columns 'colour', 'b'"),
     ],
 )
 def test_bad_second_tables(tmp_path, text, sentence):
@@ -241,12 +237,6 @@ def test_unknown_columns_are_refused(tmp_path):
             read(path, **{option: "nothing"})
     with pytest.raises(BadInput, match="no dropped column 'nothing'"):
         read(path, drop=["nothing"])
-
-
-def test_dates_are_refused():
-    frame = pd.DataFrame({"t": pd.to_datetime(["2020-01-01", "2020-01-02"]), "label": [0, 1]})
-    with pytest.raises(BadInput, match=r"'t' .* holds datetime"):
-        read(frame)
 
 
 def test_frame_of_odd_columns():
@@ -348,11 +338,7 @@ def test_bad_arrays(x, y, sentence):
         read((x, y))
 
 
-def test_sparse_and_unknown_objects_are_refused():
-    from scipy.sparse import csr_array
-
-    with pytest.raises(BadInput, match="sparse"):
-        read((csr_array(np.eye(3)), [0, 1, 2]))
+def test_unknown_objects_are_refused():
     with pytest.raises(BadInput, match="A set cannot be read"):
         read({1, 2})
     with pytest.raises(BadInput, match=r"give the pair \(x, y\)"):
@@ -764,5 +750,7 @@ def test_a_label_has_one_column_and_one_role(tmp_path):
     with pytest.raises(BadInput, match="both the label and the clean label"):
         read(path, label="y", clean_label="y")
     path.write_text("a, label\n1,0\n2,1\n")
-    with pytest.raises(BadInput, match="its columns: a, ' label'"):
+    assert read(path, labelled=True).schema.label == " label"
+    path.write_text("a, label,Label\n1,0,0\n2,1,1\n")
+    with pytest.raises(BadInput, match="its columns: a, ' label', Label"):
         read(path, labelled=True)

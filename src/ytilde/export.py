@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from .data import BadInput
+from .data.columns import kind_of, width
 from .estimator import Classifier, plain_classes
 from .files import write_atomic
 from .heads import SampledHead
@@ -59,10 +60,13 @@ def to_onnx(clf: Classifier, path: str | Path, force: bool = False) -> None:
 def _inputs(clf: Classifier) -> dict[str, Any]:
     """How x is made: the columns of a table, and the constants that the network itself applies."""
     columns, start = [], 0
-    for name, categories in (clf.schema_.columns if clf.schema_ else {}).items():
-        kind = {"kind": "category", "values": categories} if categories else {"kind": "number"}
-        columns.append({"name": name, "at": start, **kind})
-        start += len(categories) if categories else 1
+    for name, how in (clf.schema_.columns if clf.schema_ else {}).items():
+        values = {"values": how} if isinstance(how, list) else how or {}
+        columns.append({"name": name, "at": start, "kind": kind_of(how), **values})
+        start += width(how)
+    for name in clf.schema_.gaps if clf.schema_ else ():
+        columns.append({"name": name, "at": start, "kind": "is missing"})
+        start += 1
     net = clf.method_.net
     constants = {"mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist()}
     constants = constants if clf.encoder_ is None else {}  # of the features, not of x

@@ -34,6 +34,8 @@ from .method import Method
 from .runfolder import PRETRAIN, SIMCLR
 from .tuning import resolve_auto_fields, tag_trial
 
+LINEAR = "identity"  # the head alone
+TEXT_ALONE = 0.9  # of the features: from there on a linear model reads texts (benchmarks/text.py)
 CACHE = "YTILDE_CACHE"  # the variable with the folder of encoders that runs share
 
 
@@ -70,6 +72,9 @@ def make_spec(
     size = mean_.abs().clamp(min=1)
     rounding = ROUNDING * mean_.abs() if mean_.dtype == torch.float64 else 1e-6 * size
     std = torch.where(std > rounding, std, size)  # constant, or it differs by rounding alone
+    first, last = data.one_scale
+    if last > first:
+        std[first:last] = std[first:last].square().mean().sqrt()
     if not recipe.standardise:
         mean_, std = torch.zeros_like(mean_), torch.ones_like(std)
     with RandomState(0, torch.device("cpu"))():
@@ -109,11 +114,19 @@ class BackboneFactory:
         return made
 
 
+def of_texts(data: Data) -> bool:
+    """Are texts nearly all there is to learn from?"""
+    first, last = data.one_scale
+    return len(data.shape) == 1 and last - first > TEXT_ALONE * data.shape[0]
+
+
 def backbone_name(data: Data, backbone: Any, encoder: Encoder | None = None) -> Any:
     """The name that "auto" stands for with these inputs and labels; anything else as it is."""
     auto = isinstance(backbone, str) and backbone == "auto"
     if auto and encoder and encoder.backbone:
         return encoder.backbone
+    if auto and of_texts(data):
+        return LINEAR
     return default_backbone(data.shape, pixels=data.y.dim() > 1) if auto else backbone
 
 
@@ -196,7 +209,7 @@ def fit_method(
     notes = resolve_auto_fields(method, recipe, try_out, folder, resume)
     train, val = data, None
     if recipe.val:
-        kept, held = split(data.y, recipe.val, recipe.generator("split"))
+        kept, held = split(data.y, recipe.val, recipe.generator("split"), data.groups)
         if len(held):
             train, val = data.rows(kept), data.rows(held)
             weights = None if weights is None else weights[kept]

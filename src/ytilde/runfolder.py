@@ -22,6 +22,7 @@ LOCK = ".lock"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
+TEXT = "text.safetensors"  # how texts became numbers
 PREDICTIONS = "predictions.csv"
 ISSUES = "issues.csv"
 REPORT = "report.html"
@@ -44,7 +45,7 @@ PRETRAIN, SIMCLR = "pretrain", "simclr-"  # the folder of pre-trainings, and of 
 ENCODER = "encoder.safetensors"  # of a pre-training
 
 _EXACT = (
-    CONFIG, LOCK, METRICS, SUMMARY, MODEL, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
+    CONFIG, LOCK, METRICS, SUMMARY, MODEL, TEXT, PREDICTIONS, ISSUES, REPORT, LABELS, AUDIT, FOLDS,
     ANNOTATORS, VOTES, SAMPLE, *(f"{REVIEW}{end}" for end in ("", "-wal", "-shm", "-journal")),
     METHODS, RACE, ROWS, REGIONS,
 )  # fmt: skip

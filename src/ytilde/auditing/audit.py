@@ -57,6 +57,8 @@ from .verdict import (
     suspects,
 )
 
+TEXT = 1000  # characters of a text in issues.csv
+
 
 @dataclass(frozen=True, repr=False)
 class Audit:
@@ -204,7 +206,14 @@ class Audit:
         write_csv(Path(path), self._csv())
 
     def _csv(self) -> pd.DataFrame:
-        return self._named(worst_first(self.issues))
+        table = self._named(worst_first(self.issues))
+        name = self.context.text_column
+        shown = None if name is None else self.context.shown(table["index"].tolist())
+        if shown is None:
+            return table
+        from .pages import text_of  # pages bring jinja2
+
+        return table.assign(text=[text_of(text, TEXT) for text in shown[name]])
 
     def to_parquet(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Writes `issues` in their own order, numbers in float32: what an audit of files writes.

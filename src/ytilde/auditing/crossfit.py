@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import KFold, StratifiedGroupKFold, StratifiedKFold
 from torch import Tensor
 
 from .. import checkpoint
@@ -77,7 +77,9 @@ class Folds:
         return f"{self.key}-{number}"
 
 
-def check_folds(labels: NDArray[Any], folds: int) -> None:
+def check_folds(
+    labels: NDArray[Any], folds: int, groups: NDArray[Any] | Tensor | None = None
+) -> None:
     if labels.ndim > 1:  # of pixels: pictures are cut into folds
         labels = np.zeros(len(labels), dtype=np.int64)
     most = np.bincount(labels[labels != IGNORE], minlength=2).max()
@@ -86,6 +88,8 @@ def check_folds(labels: NDArray[Any], folds: int) -> None:
             f"folds={folds} must lie between 2 and the rows of the largest class ({most}), "
             "or be 0: judge with the fitted model"
         )
+    if groups is not None and len(found := np.unique(groups)) < folds:
+        raise BadInput(f"{folds} folds need as many groups, and there are {len(found)}")
 
 
 def out_of_fold(
@@ -99,18 +103,21 @@ def out_of_fold(
 ) -> Probs:
     """Cuts the rows into folds, class by class, and asks a model fitted to the others of each.
 
+    Rows of one group are in one fold.
+
     on_record: hears of every epoch of these fits; the record's stage names the fold, and its "fold"
         and "folds" are their numbers.
     kept: the folds that have ended, which are not fitted again, and the checkpoints of the others.
     on_start: hears, before the first fit, how many folds are left.
     """
     labels = data.y.numpy()
-    check_folds(labels, folds)
+    check_folds(labels, folds, data.groups)
     pixels = labels.ndim > 1
-    parts = (KFold if pixels else StratifiedKFold)(folds, shuffle=True, random_state=seed)
+    cutter = KFold if pixels else StratifiedKFold if data.groups is None else StratifiedGroupKFold
+    parts = cutter(folds, shuffle=True, random_state=seed)
     with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-        cuts = list(parts.split(np.zeros(len(data)), None if pixels else labels))
+        cuts = list(parts.split(np.zeros(len(data)), None if pixels else labels, data.groups))
 
     def show(record: Record, number: int) -> None:
         stage = f"fold {number} of {folds}: {record['stage']}"

@@ -193,7 +193,7 @@ def diagnose_data(data: Data, *, most: int = 20_000, seed: int = 0, **options: A
                 f"the network it looks through, not {len(data)}"
             )
         recipe = default_recipe(shape, len(data) // 2, seed=seed, val=0.0)
-        half, rest = split(data.y, 0.5, recipe.generator("split", "diagnosis"))
+        half, rest = split(data.y, 0.5, recipe.generator("split", "diagnosis"), data.groups)
         recipe = default_recipe(
             shape, len(data) // 2, seed=seed, val=0.0, epochs=max(5, recipe.epochs // 4)
         )

@@ -13,11 +13,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..data.columns import Kind, width
 from ..data.images import open_image, upright
 
 
 def table(
-    rows: pd.DataFrame | np.ndarray | Tensor, columns: Mapping[str, list[str] | None] | None = None
+    rows: pd.DataFrame | np.ndarray | Tensor, columns: Mapping[str, Kind] | None = None
 ) -> pd.DataFrame:
     """Features [N, D] under the names of a Schema's columns; a category as its one value again."""
     if isinstance(rows, pd.DataFrame):
@@ -25,11 +26,11 @@ def table(
     values = np.asarray(rows)
     parts: dict[str, Any] = {}
     start = 0
-    for name, categories in (columns or {}).items():
-        width = len(categories) if categories else 1
-        part = values[:, start : start + width]
-        parts[name] = np.array(categories, object)[part.argmax(1)] if categories else part[:, 0]
-        start += width
+    for name, kind in (columns or {}).items():
+        part = values[:, start : start + width(kind)]
+        categories = isinstance(kind, list)
+        parts[name] = np.array(kind, object)[part.argmax(1)] if categories else part[:, 0]
+        start += width(kind)
     rest = {f"feature {k}": values[:, k] for k in range(start, values.shape[1])}
     return pd.DataFrame(parts | rest)
 

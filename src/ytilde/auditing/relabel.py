@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from ..data import BadInput, which_rows
-from ..data.readers import TABLES, class_name, file_texts, label_column
-from ..files import check_no_stream, spreadsheet_safe, write_atomic, write_text
+from ..data.readers import TABLES, class_name, file_texts, is_packed, label_column, table_kind
+from ..files import check_no_stream, spreadsheet_safe, write_atomic, write_bytes
 from ..outputs import check_outputs
 from .labelling_exports import read_export
 
@@ -38,13 +39,13 @@ def relabel(
     the labels have them, and by their number else. A row whose label is empty there, a bad item of
     a review, is left out: it belongs to no class.
     """
-    if source.suffix.lower() not in TABLES:
+    if table_kind(source) not in TABLES:
         raise BadInput(
             f"{source} is no table; `relabel` takes csv, tsv and parquet. The rows or images to "
             f"change are those of {labels} whose label is not the given one."
         )
-    if out.suffix.lower() != source.suffix.lower():
-        raise BadInput(f"{out} must end in {source.suffix}, as {source} does")
+    if table_kind(out) != table_kind(source):
+        raise BadInput(f"{out} must end in {table_kind(source)}, as {source} does")
     check_outputs([(out, "table")], [source, labels], force)
     values, column, position, separator = label_column(source, label)
     exported = read_export(labels)
@@ -150,7 +151,8 @@ def _write_text(
 ) -> None:
     """The same characters, but for the fields that change and the lines that are left out: marks,
     quotes, ends of lines stay."""
-    text = source.read_bytes().decode()
+    content = source.read_bytes()
+    text = (gzip.decompress(content) if is_packed(source) else content).decode()
     every = list(_records(text, separator))
     ends = [spans[0][0] for spans in every[1:]] + [len(text)]  # where the next line begins
     both = zip(every, ends, strict=True)
@@ -171,7 +173,8 @@ def _write_text(
         name = '"' + new[row].replace('"', '""') + '"' if quoted else new[row]
         parts += [text[end:begin], name]
         end = stop
-    write_text(out, "".join([*parts, text[end:]]))
+    content = "".join([*parts, text[end:]]).encode()
+    write_bytes(out, gzip.compress(content, mtime=0) if is_packed(out) else content)
 
 
 def _records(text: str, separator: str) -> Iterator[list[tuple[int, int]]]:

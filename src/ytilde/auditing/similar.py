@@ -66,10 +66,16 @@ def similar_rows(
     return dict(zip(suspects["index"].tolist(), (Similar(*each) for each in both), strict=True))
 
 
-def standardised(x: Tensor) -> Tensor:
-    """A table's columns at zero mean and unit variance, so that none is louder than another."""
+def standardised(x: Tensor, one_scale: tuple[int, int] = (0, 0)) -> Tensor:
+    """A table's columns at zero mean and unit variance, so that none is louder than another.
+
+    one_scale: of the features that share one; together they count as one column.
+    """
     x = x.double()
-    return (x - x.mean(0)) / x.std(0, correction=0).clamp_min(1e-12)
+    scale, (first, last) = x.std(0, correction=0), one_scale
+    if last > first:
+        scale[first:last] = scale[first:last].square().sum().sqrt()
+    return (x - x.mean(0)) / scale.clamp_min(1e-12)
 
 
 def _centred(h: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from ..errors import BadInput, duration, shorten_list
-from .flags import flag_of
+from .flags import flag_of, refuse_mistyped
 from .options import (
     DATA,
     OUTPUT,
@@ -23,6 +23,7 @@ from .options import (
     EncoderFile,
     Features,
     Force,
+    GroupColumn,
     IdColumn,
     ImageColumn,
     ImageSize,
@@ -33,6 +34,7 @@ from .options import (
     Pretrain,
     Strict,
     TestData,
+    TextColumn,
     votes_asked,
 )
 
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 OF_DATA = {  # options that say how to read or to train, by the name of their parameter
     "label": "--label", "clean_label": "--clean-label", "image_column": "--image-column",
-    "image_size": "--image-size",
+    "image_size": "--image-size", "text_column": "--text", "group_column": "--group",
     "drop": "--drop", "id_column": "--id", "features": "--features", "test": "--test",
     "noise_text": "--noise", "data_root": "--data-root", "strict": "--strict", "method": "--method",
     "backbone": "--backbone", "encoder": "--encoder", "pretrain": "--pretrain",
@@ -90,6 +92,8 @@ def audit(
     drop: Drop = None,
     id_column: IdColumn = None,
     features: Features = None,
+    text_column: TextColumn = None,
+    group_column: GroupColumn = None,
     test: TestData = None,
     annotations: Annotations = None,
     item: Item = None,
@@ -182,6 +186,7 @@ def audit(
         raise BadInput("--ray is for --probabilities; leave it out")
     run, found = Path(source), None
     if not (run / CONFIG).exists() and run.suffix != ".safetensors":
+        refuse_mistyped(ctx.args, "ce" if method == "auto" else method, ctx.command.params)
         from .training import FitRequest, train_run
 
         voted = votes_asked(annotations, item, annotator, label, noise_text)
@@ -189,8 +194,7 @@ def audit(
         asked = FitRequest(
             source, label, clean_label, image_column, drop, id_column, test, noise_text, None,
             data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force,
-            voted, features,
-            image_size=image_size,
+            voted, features, image_size, text_column, group_column,
         )  # fmt: skip
 
         def check(found: Source) -> None:
@@ -228,7 +232,7 @@ def _check_data(found: Source, folds: int) -> None:
     from ..auditing.crossfit import check_folds
 
     if folds:
-        check_folds(found.data.y.numpy(), folds)
+        check_folds(found.data.y.numpy(), folds, found.data.groups)
 
 
 def _audit_run(run: Path, folds: int, wanted: Wanted, found: Source | None = None) -> None:
@@ -289,6 +293,7 @@ def _audit_run(run: Path, folds: int, wanted: Wanted, found: Source | None = Non
         context.ids, context.texts = found.ids, found.texts
         if found.pictures is not None:  # the model saw embeddings of them
             context.images, context.rows = found.pictures, None
+        context.text_column = found.schema.text_column
         if context.rows is not None and context.texts is None:
             context.rows = table(context.rows, found.schema.columns)
         _write(result, run, config, wanted)
@@ -307,7 +312,7 @@ def _audit_probabilities(
 
     from ..auditing import audit as judge
     from ..auditing.sampling import known_rows
-    from ..data.readers import read_probabilities
+    from ..data.readers import read_probabilities, table_stem
     from ..runfolder import CONFIG
     from ..versions import versions
     from .console import say
@@ -324,7 +329,7 @@ def _audit_probabilities(
         "fingerprint": found.fingerprint, "classes": list(data.names or ()),
         "versions": versions(), "started_in": str(Path.cwd()),
     }  # fmt: skip
-    folder = out_folder or default_folder(f"{Path(source).stem}-audit", config)
+    folder = out_folder or default_folder(f"{table_stem(Path(source))}-audit", config)
     checked = known_rows(folder, data)
     # as an array: a tensor's numbers would be rounded to float32
     result = judge(np.asarray(data.x), data.y, names=data.names, checked=checked)

@@ -19,6 +19,7 @@ from .options import (
     Label,
     Noise,
     Source,
+    TextColumn,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def diagnose(
     image_column: ImageColumn = None,
     id_column: IdColumn = None,
     features: Features = None,
+    text_column: TextColumn = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="json to write")] = None,
     data_root: DataRoot = None,
     force: Force = False,
@@ -52,7 +54,7 @@ def diagnose(
     outputs = [(out_file, "diagnosis")] if out_file else []
     check_outputs(outputs, input_paths(source, data_root, features), force)
     read = {"label": label, "clean_label": clean_label, "image_column": image_column, "drop": drop}
-    how = {"id_column": id_column, "features": features}
+    how = {"id_column": id_column, "features": features, "text_column": text_column}
     given = read_source(source, data_root, **how, **read)
     check_outputs(outputs, given.paths or (), force)
     data, noise_summary = corrupt(given.data, noise_text, Recipe(seed=seed))

@@ -23,6 +23,7 @@ from .options import (
     Drop,
     EncoderFile,
     Features,
+    GroupColumn,
     GroupedCommand,
     IdColumn,
     ImageColumn,
@@ -36,6 +37,7 @@ from .options import (
     Source,
     Strict,
     TestData,
+    TextColumn,
     votes_asked,
 )
 
@@ -70,6 +72,8 @@ def fit(
     drop: Drop = None,
     id_column: IdColumn = None,
     features: Features = None,
+    text_column: TextColumn = None,
+    group_column: GroupColumn = None,
     test: TestData = None,
     annotations: Annotations = None,
     item: Item = None,
@@ -100,7 +104,7 @@ def fit(
     auto = method == "auto"  # plain training has no fields, and neither has a choice
     named = "ce" if auto else method
     if os.environ.get("WORLD_SIZE", "1") == "1":  # of many processes one speaks, see below
-        refuse_mistyped(ctx.args, named)
+        refuse_mistyped(ctx.args, named, ctx.command.params)
 
     from .. import parallel
     from .training import FitRequest, train_run
@@ -112,7 +116,6 @@ def fit(
     asked = FitRequest(
         source, label, clean_label, image_column, drop, id_column, test, noise_text, task,
         data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted,
-        features,
-        image_size,
+        features, image_size, text_column, group_column,
     )  # fmt: skip
     train_run(asked, resume=resume)

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import BadInput, shorten_list, unknown_name_message
@@ -14,14 +15,17 @@ from .sources import comments_of, method_fields, recipe_fields
 # ---- what the user typed -------------------------------------------------------------------------
 
 
-def refuse_mistyped(words: list[str], method: str) -> None:
+def refuse_mistyped(words: list[str], method: str, params: Sequence[Any] = ()) -> None:
     """Refuse a method or an option that there is not, before torch is loaded.
 
-    Where plugins are, `parse_flags` alone can tell.
+    params: the command's own, which may be meant: --label by --labels. Where plugins are,
+    `parse_flags` alone can tell.
     """
     methods = method_fields()
     if methods is not None:
-        _check_names(words, method, methods, {name for name, *_ in recipe_fields()})
+        near = [opt.removeprefix("--") for param in params for opt in getattr(param, "opts", ())]
+        recipe = {name for name, *_ in recipe_fields()}
+        _check_names(words, method, methods, recipe, near)
 
 
 def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -41,9 +45,13 @@ def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str
 
 
 def _check_names(
-    words: list[str], method: str, methods: dict[str, set[str]], recipe: set[str]
+    words: list[str],
+    method: str,
+    methods: dict[str, set[str]],
+    recipe: set[str],
+    near: Sequence[str] = (),
 ) -> None:
-    """methods: the fields of each."""
+    """methods: the fields of each; near: other options that may be meant."""
     if method not in methods:
         raise BadInput(unknown_name_message("method", method, sorted(methods)))
     known = recipe | methods[method]
@@ -54,7 +62,7 @@ def _check_names(
             continue
         if others := sorted(each for each in methods if name in methods[each]):
             raise BadInput(f"{method} has no --{flag}; {shorten_list(others)} have it")
-        raise BadInput(unknown_name_message("option", flag, sorted(known)))
+        raise BadInput(unknown_name_message("option", flag, sorted({*known, *near})))
 
 
 def read_flags(words: list[str], known: dict[str, dataclasses.Field[Any]]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 Source = Annotated[
     str,
     typer.Argument(
-        help="csv, tsv, parquet or npz file, image folder, or a named set (see `ytilde data`)"
+        help="csv, tsv (or .csv.gz), parquet or npz file, image folder, or a named set (see "
+        "`ytilde data`)"
     ),
 ]
 Label = Annotated[
@@ -47,7 +48,26 @@ ImageSize = Annotated[
 ]
 Drop = Annotated[
     list[str] | None,
-    typer.Option("--drop", help="exclude a column, e.g. an id; repeatable", rich_help_panel=DATA),
+    typer.Option(
+        "--drop", help="exclude columns, e.g. an id: a,b; repeatable", rich_help_panel=DATA
+    ),
+]
+TextColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        help="column of texts to be read; default: the only one of long texts",
+        rich_help_panel=DATA,
+    ),
+]
+GroupColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        help="column that tells which rows belong together, e.g. a patient: they are never split "
+        "between training and validation, nor between folds",
+        rich_help_panel=DATA,
+    ),
 ]
 IdColumn = Annotated[
     str | None,

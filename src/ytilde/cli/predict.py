@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +40,8 @@ def predict(
     clf, config = load_model(run)
     check_outputs(outputs, run_inputs(config), force)
     schema = schema_of(config) or clf.schema_
+    if schema and clf.schema_:
+        schema = replace(schema, tfidf=clf.schema_.tfidf)
     how = {"labelled": False, "strict": False, "features": features}
     found = read_source(source, data_root, schema=schema, split=split, **how)
     check_outputs(outputs, found.paths or (), force)

@@ -64,6 +64,7 @@ def review(
     columns = found.schema.columns
     shown: dict[str, Any] = {"paths": found.paths, "ids": found.ids, "texts": found.texts}
     shown["pictures"] = found.pictures
+    shown["text_column"] = found.schema.text_column
     session = reviewing.Review(run, found.data, columns=columns, sample=sample, **shown)
     if export is not None:
         written = reviewing.export(session, export)

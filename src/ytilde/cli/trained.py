@@ -7,16 +7,17 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from .. import __version__
+from .. import __version__, checkpoint
 from ..auditing.review import given_votes
 from ..data import BadInput, readers
 from ..data.ids import NONE
+from ..data.tfidf import TfIdf
 from ..data.votes import Votes
 from ..encoders.encoder import Encoder
 from ..engine import Recipe
 from ..estimator import Classifier
 from ..hashing import hash_of
-from ..runfolder import MODEL
+from ..runfolder import MODEL, TEXT
 from .annotated import read_annotated, row_votes
 from .console import say
 from .reading import corrupt, input_paths
@@ -63,6 +64,21 @@ def schema_of(config: dict[str, Any]) -> readers.Schema | None:
     return readers.Schema(**config["schema"]) if config.get("schema") else None
 
 
+def run_schema(run: Path, config: dict[str, Any]) -> readers.Schema | None:
+    """How a run's table is read, to the bit; None where it has none: the source tells."""
+    schema = schema_of(config)
+    if schema is None or not schema.columns:
+        return None
+    if schema.text_column is None:
+        return schema
+    if not (run / TEXT).exists():  # stopped before it was written
+        return None
+    try:
+        return replace(schema, tfidf=TfIdf.from_tensors(checkpoint.load(run / TEXT)[0]))
+    except (KeyError, ValueError) as error:
+        raise BadInput(f"{run / TEXT} cannot be read ({error}); fit the run again") from error
+
+
 def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
     """What a run was trained on, with the labels it saw; or the probabilities that it audits."""
     source, pattern = from_start(config["source"], config), config.get("probabilities")
@@ -73,9 +89,12 @@ def training_data(run: Path, config: dict[str, Any]) -> readers.Source:
         "id_column": ids,
         "features": from_start(config.get("features"), config),
         "size": config.get("image_size"),
+        "group_column": config.get("group_column"),
         **{key: config[key] for key in ("clean_label", "image_column")},
     }
     assert source is not None
+    if not pattern:
+        options["schema"] = run_schema(run, config)
     if pattern:
         found = readers.read_probabilities(source, pattern, label=config["label"], id_column=ids)
     elif votes := config.get("annotations"):
@@ -135,8 +154,9 @@ def say_relabel(config: dict[str, Any], labels: Path) -> None:
     """How the table itself gets its new labels."""
     source = Path(str(from_start(config["source"], config)))
     has_labels = not config["noise"] and not config.get("annotations")
-    if source.suffix.lower() in readers.TABLES and has_labels:
+    if (kind := readers.table_kind(source)) in readers.TABLES and has_labels:
         label = f" --label {quote(config['label'])}" if config["label"] else ""
-        fixed = source.with_stem(f"{source.stem}-fixed")  # beside it: image paths may be relative
+        # beside it: image paths may be relative
+        fixed = source.with_name(f"{readers.table_stem(source)}-fixed{kind}")
         words = f"{quote(str(source))} {quote(str(labels))}{label} --out {quote(str(fixed))}"
         say(f"next: ytilde relabel {words}")

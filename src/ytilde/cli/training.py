@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .. import datasets
+from .. import checkpoint, datasets
 from ..budget import FORECAST, plan_fit
 from ..data import BadInput, readers
 from ..encoders.patches import encode, seen_shape
 from ..engine import REFIT_FIELDS, default_recipe
 from ..errors import unknown_name_message
 from ..estimator import Classifier
+from ..fitting import of_texts
 from ..method import create
-from ..runfolder import CONFIG, MODEL, PREDICTIONS
+from ..runfolder import CONFIG, MODEL, PREDICTIONS, TEXT
 from ..versions import versions
 from . import console
 from .console import say
@@ -30,7 +31,7 @@ from .predictions import write_predictions
 from .reading import check_image_size, class_sizes, corrupt, input_paths, read_source, true_labels
 from .runs import Run
 from .summary import against_truth, say_summary, summarise
-from .trained import load_encoder
+from .trained import load_encoder, run_schema
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,6 +69,8 @@ class FitRequest:
     annotations: dict[str, str | None] | None = None  # votes: their path, and their columns
     features: str | None = None  # a file of embeddings, or the column of them
     image_size: int | None = None
+    text_column: str | None = None
+    group_column: str | None = None
 
 
 def train_run(
@@ -96,8 +99,11 @@ def train_run(
     ids = "none" if begun and "id_column" not in begun else asked.id_column  # 0.1: as features
     how: dict[str, Any] = {"strict": asked.strict, "id_column": ids, "features": asked.features}
     how["size"] = asked.image_size
+    beside = {"text_column": asked.text_column, "group_column": asked.group_column}
+    if begun and out_folder:  # a run that continues is read as it was
+        how["schema"] = run_schema(out_folder, begun)
     voted = asked.annotations
-    found = read_source(source, asked.data_root, annotations=voted, **how, **read)
+    found = read_source(source, asked.data_root, annotations=voted, **how, **beside, **read)
     data = found.data
     check_image_size(asked.image_size, data, source)
     if voted and method != "crowd":
@@ -112,23 +118,26 @@ def train_run(
     encoder, digest = load_encoder(asked.encoder)
     network, settings = _network(asked, data, made, settings, encoder, begun)
     shape = seen_shape(network, data.shape)
-    recipe = default_recipe(shape, len(data), data.y.dim() > 1, seed=seed, **settings)
+    kind = {"pixels": data.y.dim() > 1, "texts": of_texts(data)}
+    recipe = default_recipe(shape, len(data), **kind, seed=seed, **settings)
     corrupted, noise_summary = corrupt(data, asked.noise, recipe)
     config = {
         "source": source, "data_root": str(asked.data_root) if asked.data_root else None, **read,
-        "id_column": asked.id_column,
+        "id_column": asked.id_column, **beside,
         "test": asked.test, "noise": asked.noise, "method": method, "fields": fields,
         "backbone": asked.backbone, "network": network, "recipe": dataclasses.asdict(recipe),
         "encoder": str(asked.encoder) if asked.encoder else None, "pretrain": asked.pretrain,
         "encoder_digest": digest,
-        "fingerprint": found.fingerprint, "schema": dataclasses.asdict(found.schema),
+        "fingerprint": found.fingerprint, "schema": found.schema.to_json(),
         "classes": list(data.names or ()), "versions": versions(),
         "realised_noise": noise_summary, "started_in": str(Path.cwd()),
     }  # fmt: skip
     config |= {"annotations": voted} if voted else {}
     config |= {"features": asked.features} if asked.features else {}
     config |= {"image_size": asked.image_size} if asked.image_size else {}
-    folder = out_folder or default_folder(f"{Path(source).stem}-{method}", goes_on and config)
+    folder = out_folder or default_folder(
+        f"{readers.table_stem(Path(source))}-{method}", goes_on and config
+    )
     resume = resume or (goes_on and not out_folder and _has_run(folder))
     paths = [value for value in fields.values() if isinstance(value, str)]
     paths += [word.removeprefix("weights=") for word in asked.backbone.replace(":", ",").split(",")]
@@ -136,6 +145,8 @@ def train_run(
     paths += [asked.features] if asked.features else []
     inputs = input_paths(source, asked.data_root, asked.test, asked.encoder, *paths)
     with Run.open(folder, config, resume=resume, force=asked.force, inputs=inputs) as run:
+        if found.schema.tfidf and not (folder / TEXT).exists():
+            checkpoint.save(folder / TEXT, found.schema.tfidf.tensors(), {"kind": "text"})
         stop_on_sigterm(GOES_ON if goes_on else RESUME)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         own = {name: getattr(recipe, name) for name in REFIT_FIELDS}

@@ -27,6 +27,7 @@ def fingerprint(data: Data) -> str:
         wanted = 64
     index = torch.arange(0, n, max(1, -(-n // max(1, wanted))))
     about = repr((tuple(data.x.shape), data.num_classes, data.names))
-    votes: list[str | Tensor]
+    votes: list[str | Tensor]  # and groups
     votes = [] if data.votes is None else [data.votes, "\0".join(data.annotators)]
+    votes += [] if data.groups is None else ["groups", data.groups]
     return digest_of(about, data.y, "\0".join(files), data.x[index], *votes)

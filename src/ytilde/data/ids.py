@@ -11,6 +11,9 @@ from typing import Any
 
 import pandas as pd
 
+from .columns import is_long
+from .dates import date_format
+
 ROWS = 30  # of a table from which on different values in all of them are no accident
 LONGEST = 64  # characters of an id; a longer text says something
 NONE = "none"  # instead of a column's name: no column holds ids
@@ -34,6 +37,8 @@ def _names_rows(column: pd.Series) -> bool:
         return True
     if not (pd.api.types.is_string_dtype(column) or column.dtype == object):
         return False
+    if is_long(column) or date_format(column) is not None:
+        return False  # they say something
     texts = column.astype(str)
     if pd.to_numeric(texts, errors="coerce").notna().all():  # 007 is an id, 1.5 is a quantity
         return bool(texts.str.fullmatch(r"[0-9]+").all())

@@ -9,12 +9,20 @@ from ..errors import BadInput
 from .types import IGNORE
 
 
-def split(y: Tensor | int, fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def split(
+    y: Tensor | int, fraction: float, generator: torch.Generator, groups: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Rows to keep and rows to hold out, sorted; y is the observed labels, or a number of rows.
 
     `round(fraction * n)` rows are held out, of each observed class its share (to within one row).
     A whole number, 1 or more, is that of rows of each observed class, of a small one half of them.
+    groups [N]: so many of the groups instead, each as a whole and by the class of its first row.
     """
+    if groups is not None:
+        group, first = _first_rows(groups)
+        _, held = split(len(first) if isinstance(y, int) else y[first], fraction, generator)
+        out = torch.isin(group, held)
+        return (~out).nonzero()[:, 0], out.nonzero()[:, 0]
     if fraction < 0 or (fraction >= 1 and fraction != int(fraction)):
         raise BadInput(
             f"The held-out fraction is {fraction}; it must be at least 0 and below 1, or a whole "
@@ -31,6 +39,14 @@ def split(y: Tensor | int, fraction: float, generator: torch.Generator) -> tuple
     held = torch.zeros(n, dtype=torch.bool)
     held[order[(torch.arange(m) * n + n // 2) // max(1, m)]] = True  # evenly along the classes
     return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+
+
+def _first_rows(groups: Tensor) -> tuple[Tensor, Tensor]:
+    """The number of each row's group, from 0, and the first row of each group."""
+    names, group = groups.unique(return_inverse=True)
+    rows = torch.arange(len(groups))
+    first = torch.full((len(names),), len(groups)).scatter_reduce(0, group, rows, "amin")
+    return group, first
 
 
 def _of_each_class(y: Tensor | int, order: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,10 @@ class Data:
         votes: where several annotators labelled the rows: (annotator, label) of every vote of a
             row, int32 [N, M, 2], -1 where it has fewer than M; y is then their consensus.
         annotators: what they are called, in the order that votes count them.
+        groups: the number of each row's group [N], where some rows are of one thing: they are never
+            split between training and validation.
+        one_scale: (first, behind the last) of the features that share one scale, as the components
+            of a text do; each of the others is standardised by itself.
 
     Example:
         >>> data = Data(torch.rand(5, 3), torch.tensor([0, 1, 1, 0, -1]), 2, names=("cat", "dog"))
@@ -51,6 +55,8 @@ class Data:
     names: tuple[str, ...] | None = None  # class names, in label order
     votes: Tensor | None = None
     annotators: tuple[str, ...] = ()
+    groups: Tensor | None = None
+    one_scale: tuple[int, int] = (0, 0)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -72,8 +78,9 @@ class Data:
     def rows(self, index: Tensor) -> Data:
         """The data set made of these rows, in this order."""
         x = self.x[index] if isinstance(self.x, Tensor) else Subset(self.x, index)
-        clean, votes = (None if t is None else t[index] for t in (self.clean, self.votes))
-        return replace(self, x=x, y=self.y[index], clean=clean, votes=votes)
+        beside = (self.clean, self.votes, self.groups)
+        clean, votes, groups = (None if part is None else part[index] for part in beside)
+        return replace(self, x=x, y=self.y[index], clean=clean, votes=votes, groups=groups)
 
     def class_name(self, label: int) -> str:
         """The name of a class, or its number where there are no names."""

@@ -150,7 +150,9 @@ ENOUGH_ROWS = 1000  # ... and there are so many; of fewer none
 ENOUGH_TO_CHOOSE = 100  # held-out labels; fewer choose an epoch by luck (docs/decisions/0012)
 
 
-def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: Any) -> Recipe:
+def default_recipe(
+    shape: Sequence[int], n: int, pixels: bool = False, *, texts: bool = False, **own: Any
+) -> Recipe:
     """A sensible recipe for tables, features, small and large images, and pixel labels.
 
     Every way to fit asks here, so that the same rows get the same recipe. Epochs are chosen so that
@@ -162,6 +164,7 @@ def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: An
         shape: of one input, (D,) or (C, H, W).
         n: how many rows there are, those to be held out included.
         pixels: whether each pixel has a label.
+        texts: whether texts are nearly all there is; a linear model of few needs more steps.
         own: fields that replace what would be chosen; None (or val="auto") leaves the choice.
     """
     own = {name: value for name, value in own.items() if value is not None}
@@ -170,6 +173,7 @@ def default_recipe(shape: Sequence[int], n: int, pixels: bool = False, **own: An
         own["val"] = HELD_OUT if n >= ENOUGH_ROWS or asked else 0.0
     if len(shape) == 1:
         base = Recipe(optimizer="adamw", lr=2e-3, weight_decay=1e-4, batch_size=128)
+        base = replace(base, batch_size=32) if texts and n < ENOUGH_ROWS else base
         steps, most = 2000, 100
     elif pixels:
         base = Recipe(optimizer="adamw", lr=1e-3, weight_decay=1e-4, batch_size=16, augment="flip")

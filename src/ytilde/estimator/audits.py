@@ -25,7 +25,7 @@ from ..auditing.sampling import Reviewed
 from ..auditing.similar import Features, standardised
 from ..data import IGNORE, BadInput, Batch, Data, few
 from ..data.images import unreadable, without_unreadable
-from ..data.readers import fingerprint
+from ..data.readers import dense, fingerprint
 from ..data.votes import Votes
 from ..encoders.encoder import Encoder
 from ..encoders.patches import HEAD, encode, is_patches
@@ -34,7 +34,14 @@ from ..fitting import backbone_name
 from ..hashing import hash_of
 from ..method import Method, Net
 from .files import plain_fields
-from .inputs import as_plain, check_annotations, check_inputs, check_labels, check_training
+from .inputs import (
+    as_plain,
+    check_annotations,
+    check_groups,
+    check_inputs,
+    check_labels,
+    check_training,
+)
 from .training import learn_patches_of, plan_for, train
 
 if TYPE_CHECKING:
@@ -55,6 +62,7 @@ def audit_rows(
     folds: int,
     checked: Mapping[int, Any] | None = None,
     annotations: Any = None,
+    groups: Any = None,
 ) -> Audit:
     """The audit of labels as a user gives them: any classes, any kind of X."""
     votes = check_annotations(X, y, annotations, clf.classes_ if folds == 0 else None)
@@ -63,9 +71,9 @@ def audit_rows(
     if folds == 0:
         check_is_fitted(clf)
         check_labels(y)
-        x, given = check_inputs(clf, X), np.asarray(as_plain(y, "y"))
+        x, given, schema = check_inputs(clf, X), np.asarray(as_plain(y, "y")), clf.schema_
     else:
-        x, given, _ = check_training(clone(clf), X, y)
+        x, given, schema = check_training(clone(clf), X, y)
     if given.ndim > 1:
         raise BadInput(ONE_LABEL)
     if len(given) != len(x):
@@ -79,8 +87,10 @@ def audit_rows(
             f"{few(place, 10)}"
         )
     labels = torch.tensor([place[name] for name in given.tolist()])
-    data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+    names, scale = tuple(str(c) for c in classes), schema.one_scale if schema else (0, 0)
+    data = Data(x, labels, len(classes), names=names, one_scale=scale)
     data = votes.beside(data) if votes else data
+    data = replace(data, groups=check_groups(groups, len(data)))
     if checked is not None:
         strange = [label for label in checked.values() if label not in place]
         if strange:
@@ -88,7 +98,9 @@ def audit_rows(
         checked = {row: place[label] for row, label in checked.items()}
     found = clf.audit_data(data, folds=folds, checked=checked).with_classes(classes.tolist())
     if found.context.rows is not None:  # the values as they were given, not as float32
+        X = dense(X, "X")
         found.context.rows = X if isinstance(X, pd.DataFrame | Tensor) else np.asarray(X)
+        found.context.text_column = schema.text_column if schema else None
     return found
 
 
@@ -247,7 +259,7 @@ def _features(clf: Classifier, data: Data) -> Features | None:
 
 
 def _table_features(data: Data, rows: Sequence[int]) -> Tensor:
-    return standardised(torch.as_tensor(data.rows(torch.as_tensor(rows)).x))
+    return standardised(torch.as_tensor(data.rows(torch.as_tensor(rows)).x), data.one_scale)
 
 
 def _network_features(clf: Classifier, data: Data, rows: Sequence[int]) -> Tensor:
@@ -282,11 +294,16 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None, steps: bool 
     steps: who listens hears of steps, too.
     """
     whole = clone(clf)._recipe(data)
+    network = backbone_name(data, clf.backbone, encoder)
 
     def fit(
         part: Data, on_record: Callable[[Record], None], folder: Path | None
     ) -> Callable[[Data], Probs]:
-        fitted = clone(clf).set_params(val=whole.val, keep=whole.keep)
+        fitted = clone(clf).set_params(val=whole.val, keep=whole.keep, batch_size=whole.batch_size)
+        if isinstance(network, str):
+            fitted.set_params(backbone=network)
+        if clf._is_auto():
+            fitted.set_params(method=clf._method_name())  # one race is enough
         options: Any = {"folder": folder, "resume": True} if folder else {}
         options |= {"on_step": on_record} if steps else {}
         train(fitted, part, encoder=encoder, on_record=on_record, **options)

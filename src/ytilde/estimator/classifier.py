@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from ..data.images import row_name
 from ..data.readers import Schema
 from ..encoders.encoder import Encoder
 from ..engine import REFIT_FIELDS, History, Recipe, Record, Trainer, default_recipe
+from ..fitting import of_texts
 from ..method import Method, create
 from ..transition import confident_joint
 from . import audits, files
-from .inputs import check_annotations, check_inputs, check_training, check_weights
+from .inputs import check_annotations, check_groups, check_inputs, check_training, check_weights
 from .training import train
 
 COUNTED = 2_000_000  # rows that the class-level T is estimated from
@@ -36,9 +38,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     A scikit-learn estimator. Parameters left at None are chosen by the kind of data, as
     in `ytilde fit`. In every method X is features [N, D], images [N, C, H, W] (uint8, or float in
-    [0, 1]), or a DataFrame, whose text columns are categories, or image files. y are ints or
-    strings, one a row (-1 is a class like any other, as scikit-learn has it) or one per pixel
-    (-1 = ignore).
+    [0, 1]), a sparse matrix, or a DataFrame, as it is: numbers with gaps, categories, dates, one
+    column of texts, or image files. y are ints or strings, one a row (-1 is a class like any other,
+    as scikit-learn has it) or one per pixel (-1 = ignore).
 
     Args:
         method: a name (see `list_methods()`), an unbuilt Method, or "auto": the best of a short
@@ -174,6 +176,11 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.encoder = encoder
         self.pretrain = pretrain
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def set_params(self, **params: Any) -> Classifier:
         """Set parameters (scikit-learn's protocol).
 
@@ -193,6 +200,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         y: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
         annotations: Any = None,
+        groups: ArrayLike | None = None,
     ) -> Classifier:
         """Train on labels that may be wrong. Ctrl-C keeps the model of the last whole epoch.
 
@@ -204,6 +212,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 or NaN where there is none, or a table (task, worker, label) whose tasks are rows of
                 X, or the index of a DataFrame. The method "crowd" learns from the votes, all others
                 from their consensus.
+            groups: one a row: rows of one group are never split between training and validation.
 
         Returns:
             This estimator, fitted.
@@ -219,8 +228,10 @@ class Classifier(ClassifierMixin, BaseEstimator):
         labels = torch.from_numpy(np.searchsorted(classes, given))
         if given.ndim > 1:
             labels[torch.from_numpy(given == IGNORE)] = IGNORE
-        data = Data(x, labels, len(classes), names=tuple(str(c) for c in classes))
+        names, scale = tuple(str(c) for c in classes), schema.one_scale if schema else (0, 0)
+        data = Data(x, labels, len(classes), names=names, one_scale=scale)
         data = votes.beside(data) if votes else data
+        data = replace(data, groups=check_groups(groups, len(data)))
         weights = check_weights(sample_weight, len(data))
         self.fit_data(data, weights=weights, schema=schema)
         self.classes_ = classes
@@ -303,7 +314,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
             seed = seed.randint(2**31 - 1)
         elif not isinstance(seed, (int, np.integer)):
             raise BadInput(f"random_state must be a whole number or None, not {seed!r}")
-        return default_recipe(data.shape, len(data), data.y.dim() > 1, seed=int(seed), **own)
+        kind = {"pixels": data.y.dim() > 1, "texts": of_texts(data)}
+        return default_recipe(data.shape, len(data), **kind, seed=int(seed), **own)
 
     def annotator_transition(self) -> NDArray[np.float32]:
         """T of each annotator, T[a, i, j] = P(annotator a says j | true i), as "crowd" learnt it.
@@ -455,6 +467,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         folds: int = 5,
         checked: Mapping[int, Any] | None = None,
         annotations: Any = None,
+        groups: ArrayLike | None = None,
     ) -> Audit:
         """Which labels are wrong, and what they should be.
 
@@ -468,11 +481,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 look better.
             checked: true labels of rows that somebody looked at, {row: label}, drawn at random; the
                 count of wrong labels then holds whatever the model is.
+            groups: one a row: rows of one group are judged by one model, which saw none of them.
 
         Returns:
             The verdict on every label; `to_html` writes the report.
         """
-        return audits.audit_rows(self, X, y, folds, checked, annotations)
+        return audits.audit_rows(self, X, y, folds, checked, annotations, groups)
 
     def audit_data(
         self,

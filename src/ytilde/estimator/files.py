@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from .. import checkpoint
 from ..backbones import Patches, create_backbone, without_weights
 from ..data import BadInput, Data
 from ..data.readers import Schema
+from ..data.tfidf import TfIdf
 from ..encoders.patches import HEAD, is_patches
 from ..engine import choose_device, to_device
 from ..errors import is_out_of_memory
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from .classifier import Classifier
 
 ENCODER = "encoder."  # in the names of the tensors of what turns pictures into features
+
+
+TEXT = "text."  # how the names of arrays begin that make numbers of texts
 
 
 def save(clf: Classifier, path: str | Path, force: bool) -> None:
@@ -47,7 +51,7 @@ def save(clf: Classifier, path: str | Path, force: bool) -> None:
         "shape": list(clf.shape_),
         "num_train": clf.method_.spec.num_train,
         "n_features_in": clf.n_features_in_,
-        "schema": asdict(clf.schema_) if clf.schema_ else None,
+        "schema": clf.schema_.to_json() if clf.schema_ else None,
         "feature_names": getattr(clf, "feature_names_in_", np.array([])).tolist(),
     }
     if clf.double_:
@@ -59,6 +63,8 @@ def save(clf: Classifier, path: str | Path, force: bool) -> None:
     tensors = {f"method.{name}": t for name, t in clf.method_.state_dict().items()}
     learnt = clf.encoder_.state_dict() if clf.encoder_ is not None else {}
     tensors |= {f"{ENCODER}{name}": t for name, t in learnt.items()}
+    if clf.schema_ and clf.schema_.tfidf:
+        tensors |= {f"{TEXT}{name}": t for name, t in clf.schema_.tfidf.tensors().items()}
     checkpoint.save(Path(path), tensors | {"transition": clf._class_transition_}, meta)
 
 
@@ -91,7 +97,11 @@ def _restored(
     clf.backbone = backbone or meta["params"]["backbone"]
     clf.classes_ = np.asarray(meta["classes"], dtype=meta.get("class_type"))
     clf.shape_, clf.n_features_in_ = tuple(meta["shape"]), meta["n_features_in"]
+    texts = {name: tensors.pop(name) for name in list(tensors) if name.startswith(TEXT)}
     clf.schema_ = Schema(**meta["schema"]) if meta.get("schema") else None
+    if clf.schema_ and texts:
+        tfidf = TfIdf.from_tensors({name.removeprefix(TEXT): t for name, t in texts.items()})
+        clf.schema_ = replace(clf.schema_, tfidf=tfidf)
     if meta["feature_names"]:
         clf.feature_names_in_ = np.asarray(meta["feature_names"], dtype=object)
     clf._backbone_, clf.double_ = clf.backbone, meta.get("double", False)

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from pandas.api.types import infer_dtype
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 from torch import Tensor
@@ -24,7 +23,7 @@ from ..data.readers import (
     Schema,
     as_array,
     as_inputs,
-    holds_vectors,
+    dense,
     label_array,
     read_features,
     read_votes,
@@ -46,12 +45,14 @@ def check_training(
     if y is not None:
         check_labels(y)
     X, y = as_plain(X, "X"), as_plain(y, "y")
-    if _ndim(X) > 2 or _holds_text(X):
+    if _ndim(X) > 2 or is_raw(X):
         given = np.asarray(y)
-        if _holds_text(X):
+        if is_raw(X):
             validate_data(clf, X, skip_check_array=True)  # keeps the names of the columns
             found = read_features(X)
             x, schema = found.data.x, found.schema
+            for note in found.notes:
+                warnings.warn(note)
         else:
             x = as_images(X)
         if given.shape not in ((len(x),), (len(x), *x.shape[2:])):
@@ -65,6 +66,7 @@ def check_training(
         with _one_sentence():
             table, given = validate_data(clf, X, y, dtype=KEPT_TYPES, ensure_min_samples=2)
         x = as_inputs(table, "X")
+        schema = read_features(X).schema if isinstance(X, pd.DataFrame) else None
     with _one_sentence():
         check_classification_targets(given)
     return x, given, schema
@@ -106,6 +108,11 @@ def check_annotations(
 def check_inputs(clf: Classifier, X: Any) -> Rows:
     """The rows that a fitted estimator is asked about."""
     if clf.schema_ and isinstance(X, pd.DataFrame):
+        X = as_plain(X, "X")
+        kinds = clf.schema_.columns.values()
+        if all(kind is None for kind in kinds) and hasattr(clf, "feature_names_in_"):
+            with _one_sentence():  # plain numbers: as scikit-learn has it
+                validate_data(clf, X, reset=False, skip_check_array=True)
         found = read_features(X, clf.schema_)
         for note in found.notes:
             warnings.warn(note)
@@ -133,6 +140,16 @@ def check_weights(sample_weight: ArrayLike | None, n: int) -> Tensor | None:
     return weights
 
 
+def check_groups(groups: Any, n: int) -> Tensor | None:
+    """The group of each of n rows, by numbers; None where each is alone."""
+    if groups is None:
+        return None
+    names = as_array(groups, "groups")
+    if names.shape != (n,) or pd.isna(names).any():
+        raise BadInput(f"groups must hold one name or number for each of the {n} rows of X")
+    return torch.from_numpy(pd.factorize(pd.Series(names))[0].astype(np.int64))
+
+
 def check_labels(y: Any) -> None:
     """Refuse what are no labels, and missing ones."""
     if as_array(y, "the labels y").dtype.kind == "c":
@@ -154,6 +171,7 @@ def as_plain(values: Any, what: str) -> Any:
             twice = values.columns[values.columns.duplicated()][0]
             raise BadInput(f"{what} has several columns called {twice!r}; rename or remove one")
         return values
+    values = dense(values, what) if what == "X" else values
     array = as_array(values, what)
     return array if isinstance(values, Tensor) else values
 
@@ -174,12 +192,12 @@ def _one_sentence() -> Iterator[None]:
         raise error if isinstance(error, BadInput) else BadInput(error) from error
 
 
-def _holds_text(X: Any) -> bool:
-    columns = (X[name] for name in X) if isinstance(X, pd.DataFrame) else ()
-    return any(
-        infer_dtype(column) in ("string", "categorical") or holds_vectors(column)
-        for column in columns
-    )
+def is_raw(X: Any) -> bool:
+    """Is it a table of more than plain numbers: texts, dates, gaps?"""
+    if not isinstance(X, pd.DataFrame):
+        return False
+    plain = (isinstance(kind, np.dtype) and kind.kind in "biuf" for kind in X.dtypes)
+    return not all(plain) or bool(X.isna().any(axis=None))
 
 
 def _ndim(X: Any) -> int:

@@ -133,7 +133,7 @@ def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method
 
 def _fit_beside(method: Method, data: Data, recipe: Recipe, options: dict[str, Any]) -> None:
     """The fit as the processes beside the leader run it."""
-    arrays = {"x": data.x, "y": data.y, "votes": data.votes}
+    arrays = {"x": data.x, "y": data.y, "votes": data.votes, "groups": data.groups}
     here: Any = {k: torch.from_numpy(a) for k, a in arrays.items() if isinstance(a, np.ndarray)}
     fit_method(method, replace(data, **here), recipe, **options)
 
@@ -141,6 +141,6 @@ def _fit_beside(method: Method, data: Data, recipe: Recipe, options: dict[str, A
 def _sent(data: Data) -> Any:
     """The data for another process: arrays go through a pipe, tensors through shared memory, of
     which containers have little."""
-    tensors = {"x": data.x, "y": data.y, "votes": data.votes}
+    tensors = {"x": data.x, "y": data.y, "votes": data.votes, "groups": data.groups}
     arrays: Any = {k: t.numpy() for k, t in tensors.items() if isinstance(t, Tensor)}
     return replace(data.without_clean(), **arrays)

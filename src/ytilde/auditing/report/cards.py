@@ -31,8 +31,9 @@ class Source:
         rows: pd.DataFrame | None,
         paths: Sequence[object] | None,
         ids: Sequence[object] | None,
+        text_first: bool = False,
     ) -> None:
-        """rows: texts, under the numbers of the rows."""
+        """rows: texts, under the numbers of the rows; text_first: the first is one to be read."""
         self.paths, self.ids = paths, ids
         self.columns: list[str] = []
         self._values: dict[int, Any] = {}
@@ -42,14 +43,17 @@ class Source:
             self._values = dict(zip(shown.index.tolist(), shown.to_numpy(), strict=True))
         lengths = (len(str(value)) for values in self._values.values() for value in values)
         self.has_texts = any(length > TEXT for length in lengths)
-        self._longest = max(60, CHARACTERS // max(1, len(self.columns)))
+        share = max(60, CHARACTERS // max(1, len(self.columns)))
+        self._longest = [share] * len(self.columns)
+        if text_first:
+            self._longest[:1] = [CHARACTERS]
 
     def look(self, row: int) -> tuple[str | None, str | None, list[str] | None]:
         """Its id, its file, its values."""
         return (
             None if self.ids is None else text_of(own_text(self.ids[row])),
             None if self.paths is None else text_of(self.paths[row], 200),
-            [text_of(value, self._longest) for value in self._values[row]]
+            [text_of(*each) for each in zip(self._values[row], self._longest, strict=True)]
             if self.columns
             else None,
         )

@@ -67,7 +67,8 @@ def _galleries(audit: Audit) -> dict[str, Any]:
     similar = {row: audit.similar[row] for row in shown if row in audit.similar}
     near = [row for each in similar.values() for rows in each for row in rows]
     rows = dict.fromkeys([*wrong["index"], *flagged["index"], *unclear["index"], *near])
-    source = cards.Source(context.shown(list(rows)), context.paths, context.ids)
+    to_read = context.text_column is not None
+    source = cards.Source(context.shown(list(rows)), context.paths, context.ids, to_read)
     pictures = cards.Pictures(context.images, PICTURES, context.paths)
     quota = min(LARGEST, FIRST // max(1, len(wrong) + len(unclear)))
     galleries = {

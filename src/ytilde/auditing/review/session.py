@@ -17,11 +17,13 @@ import pandas as pd
 import torch
 
 from ...data import IGNORE, BadInput, Data, Rows
+from ...data.columns import Kind
 from ...data.ids import own_texts
 from ...files import spreadsheet_safe, write_csv
 from ...hashing import digest_of
 from ...runfolder import AUDIT, ISSUES
 from ...signing import verify
+from ..context import one_line
 from ..items import encode, file_picture, picture_of, table
 from ..pages import text_of
 from ..sampling import Sample, draw
@@ -80,17 +82,18 @@ class Review:
         data: Data,
         *,
         paths: Sequence[str] | None = None,
-        columns: dict[str, list[str] | None] | None = None,
+        columns: dict[str, Kind] | None = None,
         ids: Sequence[str] | None = None,
         texts: Callable[[Sequence[int]], pd.DataFrame] | None = None,
         pictures: Rows | None = None,
+        text_column: str | None = None,
         sample: int | None = None,
     ) -> None:
-        """paths, ids, texts: as in ReportContext; columns: a table's, where texts is not given;
-        pictures: of the rows, where data.x holds embeddings of them; sample: so many rows drawn at
-        random come first."""
+        """paths, ids, texts, text_column: as in ReportContext; columns: a table's, where texts is
+        not given; pictures: of the rows, where data.x holds embeddings of them; sample: so many
+        rows drawn at random come first."""
         self.run, self.data, self.paths, self.columns = run, data, paths, columns
-        self.ids, self.texts = ids, texts
+        self.ids, self.texts, self.text_column = ids, texts, text_column
         self.pictures = data.x if pictures is None and len(data.shape) > 1 else pictures
         self.names = [data.class_name(k) for k in range(data.num_classes)]
         self.issues = _suspects(run, self.names, data)
@@ -314,7 +317,10 @@ class Review:
         if self.pictures is None:
             shown = self._values.loc[row].iloc[:COLUMNS]
             longest = max(200, CHARACTERS // max(1, len(shown)))
-            values = [(text_of(name, 60), text_of(value, longest)) for name, value in shown.items()]
+            for name, value in shown.items():
+                is_read = name == self.text_column
+                value = text_of(one_line(value), CHARACTERS) if is_read else text_of(value, longest)
+                values.append((text_of(name, 60), value))
         return {
             "row": row,
             "id": text_of(self.ids[row]) if self.ids else "",

@@ -18,7 +18,7 @@ from ...errors import BadInput, sentence, which_rows
 from ...files import check_no_stream
 from ..precision import features
 from ..types import Data, Rows
-from .convert import as_array, plain_tensor
+from .convert import as_array, dense, plain_tensor
 from .labels import FILL, class_name, read_labels
 from .source import ReadOptions, Source, with_schema
 from .texts import array_texts, npz_texts
@@ -30,6 +30,7 @@ def as_inputs(x: Any, what: str = "the array", double: bool | None = None) -> Te
     Images may come as [N, H, W] or with the channels (1, 3 or 4) last. Features are float64 where
     float32 would lose what tells rows apart; double: whether they are, as in the training data.
     """
+    x = dense(x, what)
     tensor = plain_tensor(x, what) if isinstance(x, Tensor) else as_tensor(as_array(x, what), what)
     if tensor.ndim not in (2, 3, 4):
         raise BadInput(
@@ -114,13 +115,39 @@ def load_npz(path: Path) -> dict[str, np.ndarray]:
         raise BadInput(f"{path} cannot be read as plain arrays ({error}).") from error
 
 
+INPUTS = ("x", "X", "features", "inputs", "data", "images", "embeddings", "x_train", "X_train")
+LABELS = ("y", "Y", "labels", "label", "targets", "target", "y_train")
+
+
 def read_npz(path: Path, options: ReadOptions) -> Source:
-    """Keys x, y; optional clean, and names, which integer labels then count into."""
+    """Keys x, y, or other usual names; optional clean, and names, which integer labels count into.
+
+    --label names the array of labels.
+    """
     parts = load_npz(path)
-    for key in ("x", "y") if options.labelled else ("x",):
-        if key not in parts:
-            raise BadInput(f"{path} has no array {key!r}; it holds {', '.join(parts)}.")
+    x = _array_called("x", INPUTS, parts, path)
+    wanted = (options.label,) if options.label in parts else LABELS
+    y = _array_called("y", wanted, parts, path) if options.labelled else None
+    if (x, y) not in (("x", "y"), ("x", None)):
+        options.notes.append(f"inputs are the array {x!r}" + (f", labels {y!r}" if y else ""))
     own = parts["names"].reshape(-1) if "names" in parts else None
     names = None if own is None else [class_name(name, str(path)) for name in own]
-    found = read_arrays(parts["x"], parts.get("y"), parts.get("clean"), options, str(path), names)
-    return found if found.texts is None else replace(found, texts=partial(npz_texts, path))
+    labels = None if y is None else parts[y]
+    found = read_arrays(parts[x], labels, parts.get("clean"), options, str(path), names)
+    return found if found.texts is None else replace(found, texts=partial(npz_texts, path, x))
+
+
+def _array_called(name: str, usual: Sequence[str], parts: dict[str, np.ndarray], path: Path) -> str:
+    """The array of this name, or the only one that has another usual name for the same."""
+    found = [name] if name in parts and name in usual else [each for each in usual if each in parts]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise BadInput(
+            f"{path} has several arrays that could be {name!r} ({', '.join(found)}); call one of "
+            f"them {name}."
+        )
+    raise BadInput(
+        f"{path} has no array {name!r}; it holds {', '.join(parts)}. Call it {name}, or "
+        f"{', '.join(usual[1:5])}."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,21 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput, sentence
+
+DENSE = 2**31  # bytes that a sparse matrix may fill as float32
+
+
+def dense(x: Any, what: str) -> Any:
+    """Sparse inputs with all of their zeros, which networks need; anything else as it is."""
+    is_sparse = isinstance(x, Tensor) and x.layout not in (torch.strided, torch.jagged)
+    if not (is_sparse or hasattr(x, "toarray")):
+        return x
+    if (size := 4 * math.prod(x.shape)) > DENSE:
+        raise BadInput(
+            f"{sentence(what)} is sparse and would fill {size / 2**30:.0f} GB; reduce its columns "
+            "first, such as by scikit-learn's TruncatedSVD."
+        )
+    return x.to_dense() if isinstance(x, Tensor) else x.toarray()
 
 
 def plain_tensor(x: Tensor, what: str) -> Tensor:

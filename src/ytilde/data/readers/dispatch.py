@@ -26,8 +26,9 @@ from .feature_files import with_features
 from .folders import read_folder
 from .large import is_large, read_large
 from .objects import read_hugging_face, read_torch_dataset
+from .separators import TABLES, table_kind
 from .source import ReadOptions, Schema, Source, with_schema
-from .tables import TABLES, load_table, read_frame
+from .tables import load_table, read_frame
 from .texts import file_texts
 
 
@@ -48,8 +49,10 @@ def read(
     strict: bool | None = None,
     id_column: str | None = None,
     features: str | Path | None = None,
+    text_column: str | None = None,
+    group_column: str | None = None,
 ) -> Source:
-    """Read a named set, a csv, tsv, parquet or npz file, a folder of images, or an object.
+    """Read a named set, a csv, tsv (.gz), parquet or npz file, a folder of images, or an object.
 
     Objects: (x, y) arrays, a pandas DataFrame, a Hugging Face or torch Dataset, a Data.
     label, clean_label, image_column, drop: columns of a table; found by usual names if not given.
@@ -62,6 +65,8 @@ def read(
         texts that differ in every row are taken as such; "none": they are features.
     features: embeddings that a model is to see instead of the rows: a file of them (npy, npz,
         parquet, csv), or the table's column of vectors.
+    text_column: texts to be read; if not given, the only column of long texts.
+    group_column: rows of one value are never split between training and validation or folds.
     """
     strict = not labelled if strict is None else strict
     options = ReadOptions(
@@ -79,6 +84,8 @@ def read(
         strict,
         id_column=id_column,
         features=features,
+        text_column=text_column,
+        group_column=group_column,
     )
     found = _dispatch(source, options)
     if isinstance(found.data.x, Images):
@@ -87,8 +94,10 @@ def read(
         found = with_features(found, options, source)
     data = found.data if labelled else _unlabelled(found.data)
     _check(data, options, what=_describe(source))
-    if drop and not (found.schema.columns or found.schema.image_column):
-        raise BadInput(f"{sentence(_describe(source))} is no table; it has no column to leave out.")
+    columns = {"leave out": drop, "read": text_column, "group by": group_column}
+    for use, wanted in columns.items():
+        if wanted and not (found.schema.columns or found.schema.image_column):
+            raise BadInput(f"{sentence(_describe(source))} is no table; it has no column to {use}.")
     return replace(found, data=data, notes=options.notes)
 
 
@@ -103,7 +112,7 @@ def _dispatch(source: Any, options: ReadOptions) -> Source:
         return read_hugging_face(source, options)
     if isinstance(source, tuple | list) and len(source) == 2:
         return read_arrays(source[0], source[1], None, options, "the array")
-    if isinstance(source, np.ndarray | Tensor):
+    if isinstance(source, np.ndarray | Tensor) or hasattr(source, "toarray"):
         if options.labelled:
             raise BadInput("An array of inputs has no labels; give the pair (x, y).")
         return read_arrays(source, None, None, options, "the array")
@@ -113,8 +122,8 @@ def _dispatch(source: Any, options: ReadOptions) -> Source:
 
 
 _READABLE = (
-    "give a named set, a csv, tsv, parquet or npz file, a folder of images, a pair (x, y), a "
-    "DataFrame or a Dataset with a length"
+    "give a named set, a csv, tsv (or .csv.gz), parquet or npz file, a folder of images, a pair "
+    "(x, y), a DataFrame or a Dataset with a length"
 )
 
 
@@ -149,7 +158,7 @@ def _path(source: str | Path, options: ReadOptions) -> Source:
         near = difflib.get_close_matches(source.lower(), datasets.NAMES, 3, 0.6)
         hint = f"did you mean {' or '.join(near)}" if near else _READABLE
         raise BadInput(f"There is no file, folder or data set {source!r}; {hint}.")
-    kind = path.suffix.lower()
+    kind = table_kind(path)
     if kind == ".npz":
         return read_npz(path, options)
     if kind in TABLES:

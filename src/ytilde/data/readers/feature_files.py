@@ -16,8 +16,9 @@ from ...files import check_no_stream
 from ..ids import own_texts
 from .arrays import load_npz
 from .embeddings import as_features, holds_vectors, stack_vectors, without_missing
+from .separators import TABLES, table_kind
 from .source import ReadOptions, Source
-from .tables import TABLES, load_table
+from .tables import load_table
 
 KINDS = "npy, npz, parquet, csv or tsv"
 ARRAYS = ("x", "X", "embeddings", "embedding", "features", "emb")  # of an npz
@@ -59,7 +60,7 @@ def with_features(found: Source, options: ReadOptions, source: Any) -> Source:
 def read_vectors(path: Path) -> Vectors:
     """The vectors of a file."""
     check_no_stream(path)
-    kind = path.suffix.lower()
+    kind = table_kind(path)
     if kind == ".npy":
         return Vectors(_load_npy(path), {})
     if kind == ".npz":

@@ -16,21 +16,15 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
+from ..columns import Treatment, apply, learn, width
 from ..precision import needs_double
 from ..spool import Spool, SpoolWriter
 from ..types import IGNORE, Data
 from .labels import check_classes, encode
+from .roles import dropped_columns, id_columns, image_column, label_columns, nameless
 from .source import ReadOptions, Source, with_schema
 from .stream import open_parquet, parquet_files
-from .tables import (
-    check_dropped,
-    feature_array,
-    feature_columns,
-    id_columns,
-    label_columns,
-    nameless,
-    taken,
-)
+from .tables import taken, with_columns
 
 LIMIT = 10**9  # bytes of float32 features that are still read into memory
 ROWS = 1 << 17  # read at once
@@ -72,24 +66,27 @@ def read_large(path: Path, options: ReadOptions) -> Source:
     parts, what, schema = Parts(path), str(path), options.schema
     if not parts.rows:
         raise BadInput(f"There are no rows in {what}.")
-    check_dropped(parts.names, options, what)
+    if options.text_column or options.group_column:
+        raise BadInput(f"{what} is read in parts, without --text and --group; leave them out.")
+    dropped = dropped_columns(parts.names, options, what)
     label, clean_label = label_columns(parts.names, options, what)
     _, head = next(parts.read(parts.names))
-    others = [c for c in (label, clean_label, *nameless(head), *options.drop) if c in head.columns]
+    others = [c for c in (label, clean_label, *nameless(head), *dropped) if c in head.columns]
     features = head.drop(columns=others)
-    ids = id_columns(head, features, (label, clean_label), options, what)
+    image = image_column(features, options, what)
+    ids = id_columns(head, features, image, (label, clean_label), options, what)
     used = [name for name in features.columns if name not in ids]
     y, names = _labels(parts, label, options, "labels", what)
     clean = None
     if clean_label is not None and options.labelled:
         known = replace(options, names=names)
         clean, names = _labels(parts, clean_label, known, "clean labels", what)
-    columns = schema.columns if schema else _columns(parts, used, what)
-    x = _spooled(parts, columns, options, what)
-    roles: dict[str, Any] = {"image_column": None, "columns": columns}
+    how = schema.treatment if schema else _learn(parts, used, options, what)
+    x = _spooled(parts, how, options, what)
+    roles: dict[str, Any] = {"image_column": None, "columns": how.columns}
     roles |= {"label": label, "clean_label": clean_label}
     if schema is None:
-        options.notes.append(taken(parts.names, **roles))
+        options.notes.append(taken(parts.names, roles))
     roles["id_column"] = str(ids[0]) if ids else None
     size = len(x) * x.shape[1] * x.dtype.itemsize / 1e9
     options.notes.append(
@@ -97,6 +94,7 @@ def read_large(path: Path, options: ReadOptions) -> Source:
     )
     if ids:
         options.notes.append(f"its ids ({ids[0]}) are not carried along: rows have their numbers")
+    roles |= {"medians": how.medians, "gaps": how.gaps}
     data = Data(x, y, len(names), clean, tuple(names))
     return with_schema(data, double=x.dtype == torch.float64, **roles)
 
@@ -121,35 +119,36 @@ def _labels(
     return y, names
 
 
-def _columns(parts: Parts, used: list[str], what: str) -> dict[str, list[str] | None]:
-    """What each column of features holds, by all parts."""
-    found: dict[str, list[str] | None] = {}
-    for _, part in parts.read(used):
-        for name, values in feature_columns(part, what).items():
-            old = found.get(name, values)
-            if (old is None) != (values is None):
+def _learn(parts: Parts, used: list[str], options: ReadOptions, what: str) -> Treatment:
+    """How each column is treated: categories and gaps by all parts, all else by the first."""
+    found = Treatment()
+    for first, part in parts.read(used):
+        own = learn(part, what, [] if first else options.notes)
+        for name, kind in own.columns.items():
+            old = found.columns.setdefault(name, kind)
+            if (old is None) != (kind is None):
                 raise BadInput(f"Column {name!r} of {what} holds numbers in some rows and texts in "
                                "others; make it one or the other")  # fmt: skip
-            found[name] = None if old is None else sorted({*old, *(values or ())})
-        if all(values is None for values in found.values()):
+            if isinstance(old, list) and isinstance(kind, list):
+                found.columns[name] = sorted({*old, *kind})
+        found.medians = own.medians | found.medians
+        found.gaps += [name for name in own.gaps if name not in found.gaps]
+        if all(kind is None for kind in found.columns.values()):
             break  # numbers, as the file says: no other part can tell more
     return found
 
 
-def _spooled(
-    parts: Parts, columns: dict[str, list[str] | None], options: ReadOptions, what: str
-) -> Spool:
+def _spooled(parts: Parts, how: Treatment, options: ReadOptions, what: str) -> Spool:
     """The features on disk; in float64 where a part would lose something in float32."""
     schema = options.schema
-    width = sum(1 if values is None else len(values) for values in columns.values())
+    size = sum(map(width, how.columns.values())) + len(how.gaps)
     for double in (False, True):
         if schema is not None and schema.double != double:
             continue
-        writer, notes = SpoolWriter(parts.rows, width, double), []  # type: ignore[var-annotated]
-        for first, part in parts.read([n for n in parts.names if n in columns]):
-            x = feature_array(
-                part, columns, f"{what}, from row {first} on" if first else what, notes
-            )
+        writer, notes = SpoolWriter(parts.rows, size, double), []  # type: ignore[var-annotated]
+        for first, part in parts.read([n for n in parts.names if n in how.columns]):
+            where = f"{what}, from row {first} on" if first else what
+            x = apply(with_columns(part, how.columns, where), how, where, notes)
             if schema is None and not double and needs_double(torch.from_numpy(x)):
                 break
             writer.write(x)

@@ -19,8 +19,9 @@ from ..types import Data, Rows
 from .arrays import as_inputs, as_tensor, check_pixels
 from .convert import as_array, plain_tensor
 from .labels import read_labels
+from .roles import label_columns
 from .source import ReadOptions, Source, with_schema
-from .tables import label_columns, read_frame
+from .tables import read_frame
 
 
 class Items:

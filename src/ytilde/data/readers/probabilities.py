@@ -17,8 +17,10 @@ from ..ids import NONE, find_ids, own_texts
 from ..types import Data
 from .arrays import load_npz
 from .labels import class_name, encode, renumber
+from .roles import label_columns
+from .separators import TABLES, table_kind
 from .source import ReadOptions, Schema, Source
-from .tables import TABLES, label_columns, load_table
+from .tables import load_table
 from .texts import file_texts
 
 KINDS = (*TABLES, ".npz")
@@ -35,12 +37,12 @@ def read_probabilities(
         shown of a row.
     """
     path = Path(source)
-    if not path.is_file() or path.suffix.lower() not in KINDS:
+    if not path.is_file() or table_kind(path) not in KINDS:
         raise BadInput(
             f"{source} is no file of probabilities; give a csv, tsv, parquet or npz file"
         )
     options = ReadOptions(label=label, labelled=True, id_column=id_column)
-    if path.suffix.lower() == ".npz":
+    if table_kind(path) == ".npz":
         frame, probs, names = _arrays(path, pattern)
         texts = partial(own_texts, frame)
     else:

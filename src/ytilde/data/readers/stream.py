@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from ...errors import BadInput, shorten_list, which_rows
 from .labels import encode
 from .probabilities import check_column, check_sums, matching
+from .roles import label_columns
 from .source import ReadOptions
-from .tables import label_columns, readable_table
+from .tables import readable_table
 
 READ = 1 << 16  # rows that are decoded at once
 

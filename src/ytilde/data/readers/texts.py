@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from ..ids import own_texts
-from .convert import as_array
-from .separators import separator_of
+from .convert import as_array, dense
+from .separators import separator_of, table_kind
 from .source import Source
 
 Texts = Callable[[list[str], Sequence[int] | None], pd.DataFrame]  # of columns and rows, or all
@@ -22,6 +22,8 @@ def with_texts(found: Source, read: Texts, shown: Sequence[str] | None = None) -
     """With what its owner wrote: the ids, and a way to the features' columns, or to `shown`."""
     name = found.schema.id_column
     columns = list(found.schema.columns if shown is None else shown)
+    if (text := found.schema.text_column) is not None:  # what is read goes first
+        columns = [text, *(column for column in columns if column != text)]
     ids = None if name is None else read([name], None)[name].tolist()
     if shown is not None and not columns:  # nothing is shown of vectors
         return replace(found, ids=ids, texts=lambda rows: pd.DataFrame(index=list(rows)))
@@ -30,7 +32,7 @@ def with_texts(found: Source, read: Texts, shown: Sequence[str] | None = None) -
 
 def file_texts(path: Path, columns: list[str] | None, rows: Sequence[int] | None) -> pd.DataFrame:
     """A table's columns and rows (None: all) as its file has them; of parquet, as Python does."""
-    if path.suffix.lower() == ".parquet":
+    if table_kind(path) == ".parquet":
         import pyarrow.parquet as pq  # pandas would round whole numbers in a column with gaps
 
         table = pq.read_table(path, columns=columns)
@@ -57,12 +59,12 @@ def table_columns(path: Path) -> list[str]:
 
 def array_texts(x: Any, rows: Sequence[int]) -> pd.DataFrame:
     """Rows of features [N, D] as Python writes their values."""
-    frame = pd.DataFrame(as_array(x, "the array")[list(rows)])
+    frame = pd.DataFrame(as_array(dense(x, "the array"), "the array")[list(rows)])
     texts = own_texts(frame.set_axis([f"feature {k}" for k in frame.columns], axis=1))
     return texts.set_axis(list(rows))
 
 
-def npz_texts(path: Path, rows: Sequence[int]) -> pd.DataFrame:
-    """The same of the array `x` of a file."""
+def npz_texts(path: Path, name: str, rows: Sequence[int]) -> pd.DataFrame:
+    """The same of an array of a file."""
     with np.load(path, allow_pickle=False) as file:
-        return array_texts(file["x"], rows)
+        return array_texts(file[name], rows)

@@ -17,7 +17,8 @@ from ..ids import own_text, own_texts
 from ..votes import Votes
 from .convert import as_array
 from .labels import _sorted_classes, encode
-from .tables import MISSING, TABLES, readable_table
+from .separators import TABLES, table_kind
+from .tables import MISSING, readable_table
 from .texts import file_texts
 
 COLUMNS = {  # what the columns of a long table are called; crowd-kit's names come first
@@ -83,7 +84,7 @@ def _load(path: Path) -> pd.DataFrame:
     if not path.is_file():
         check_no_stream(path)
         raise BadInput(f"There is no file {str(path)!r} with annotations.")
-    if path.suffix.lower() not in TABLES:
+    if table_kind(path) not in TABLES:
         raise BadInput(f"{path} is no table; give votes as a csv, tsv or parquet file.")
     return readable_table(path, partial(file_texts, path, None, None))
 
