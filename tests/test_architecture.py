@@ -25,8 +25,8 @@ cli bench_cli demo flags runs __main__ __init__
 RANK = {name: rank for rank, names in enumerate(LAYERS.split("\n")) for name in names.split()}
 OLD = RANK["stats"]  # modules that have moved, for users' imports: they may lead upwards
 ALLOWED = {
-    ("auditing.audit", "auditing.report"),  # Audit.to_html
-    ("auditing.audit", "auditing.exporters"),  # Audit.to_label_studio, Audit.to_argilla
+    ("auditing.result", "auditing.report"),  # Audit.to_html
+    ("auditing.result", "auditing.exporters"),  # Audit.to_label_studio, Audit.to_argilla
     ("selection", "methods._shared"),  # the old place of auto_rate
 }
 MODULES = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ytilde import auditing, metrics
 from ytilde.auditing import audit, inputs, notes, readings, report
-from ytilde.auditing.audit import worst_first
+from ytilde.auditing.issues import worst_first
 from ytilde.data import BadInput
 
 

@@ -22,7 +22,7 @@ from PIL import Image
 from browser import start
 from ytilde import auditing
 from ytilde.auditing import Audit, Estimate, audit, report
-from ytilde.auditing.audit import worst_first
+from ytilde.auditing.issues import worst_first
 from ytilde.auditing.pages import percent
 from ytilde.auditing.report import cards, charts, tables
 from ytilde.auditing.report.advice import fix_threshold

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import heads, losses, noise
-    from .auditing.audit import Audit, audit
+    from .auditing.audit import audit
     from .auditing.diagnosis import Diagnosis, diagnose
+    from .auditing.result import Audit
     from .data import BadInput, Batch, Data, Spec, Step, StepInfo
     from .engine import Recipe, Trainer
     from .estimator import Classifier

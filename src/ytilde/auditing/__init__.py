@@ -1,6 +1,6 @@
 """Auditing: which labels are wrong, how sure that is, and what to do about them."""
 
-from .audit import Audit, Estimate, audit, overlap
+from .audit import audit, overlap
 from .baselines import (
     BASELINES,
     aum,
@@ -11,9 +11,11 @@ from .baselines import (
     small_loss,
 )
 from .context import ReportContext
+from .estimate import Estimate
 from .multilabel import MultiLabelAudit, audit_multilabel
 from .notes import NOTE_OUT_OF_FOLD, NOTE_WEAK, unlabelled, weakness
 from .pixels import PixelAudit, audit_pixels
+from .result import Audit
 
 __all__ = [
     "BASELINES",

@@ -34,10 +34,11 @@ from ..files import write_text
 from ..fitting import fit_method
 from ..method import create
 from ..outputs import check_replaceable
-from .audit import Audit, audit
+from .audit import audit
 from .dependence import Dependence, dependence
 from .kernel import fit_kernel
 from .notes import unlabelled, weakness
+from .result import Audit
 
 __all__ = ["Dependence", "Diagnosis", "Paired", "dependence", "diagnose", "diagnose_data"]
 

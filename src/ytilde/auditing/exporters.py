@@ -19,8 +19,9 @@ from ..data.ids import own_text
 from ..errors import BadInput
 from ..files import write_text
 from ..outputs import check_outputs
-from .audit import Audit, worst_first
+from .issues import worst_first
 from .items import data_address, encode, picture_of
+from .result import Audit
 
 AGENT = "ytilde"
 LOSSLESS = 128  # side of a picture up to which it is a PNG

@@ -21,9 +21,11 @@ from ..errors import shorten_list, which_rows
 from ..files import write_csv, write_text
 from ..outputs import check_replaceable
 from ..signing import sign
-from .audit import Audit, Estimate, audit
+from .audit import audit
+from .estimate import Estimate
 from .inputs import as_numpy
 from .pages import own_parts, template, text_of
+from .result import Audit
 
 FEWEST = 5  # rows that have a class, and that have it not, from which on it is audited
 SHOWN = 300  # entries of the report

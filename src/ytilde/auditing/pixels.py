@@ -27,7 +27,8 @@ from ..data.types import Rows
 from ..files import write_csv, write_text
 from ..outputs import check_replaceable
 from ..signing import sign
-from .audit import Estimate, audit
+from .audit import audit
+from .estimate import Estimate
 from .inputs import as_numpy
 from .items import data_address, encode, picture_of
 from .pages import own_parts, template, text_of

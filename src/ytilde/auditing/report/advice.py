@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...runfolder import CONFIG
-from ..audit import Audit
 from ..notes import doubts
 from ..pages import count, plural, text_of
+from ..result import Audit
 from ..totals import SURE
 
 CONFIDENT = 1.645  # standard deviations: 95 %, one-sided

@@ -10,7 +10,7 @@ import pandas as pd
 from PIL import Image
 
 from ...data.ids import own_text
-from ..audit import worst_first
+from ..issues import worst_first
 from ..items import data_address, encode, file_picture, picture_of
 from ..pages import text_of
 from ..totals import AMBIGUOUS

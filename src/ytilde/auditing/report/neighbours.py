@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from ..audit import Audit
 from ..neighbourhood import conflicts
 from ..pages import text_of
+from ..result import Audit
 from .cards import THUMBNAILS, Pictures, Source
 
 SETS, IN_SET, OUTLIERS = 20, 6, 24  # that are shown

@@ -11,10 +11,11 @@ from typing import Any
 
 from ...files import write_text
 from ...runfolder import CONFIG
-from ..audit import Audit, worst_first
 from ..consensus import annotator_rows
+from ..issues import worst_first
 from ..notes import doubts
 from ..pages import data_block, digest, own_parts, template, text_of
+from ..result import Audit
 from . import cards, charts, listing, neighbours, tables
 from .advice import advice, looks_right
 

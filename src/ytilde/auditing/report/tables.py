@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..audit import Audit
 from ..pages import text_of
+from ..result import Audit
 
 PAIRS, CLASSES = 40, 300  # rows of the two tables
 
