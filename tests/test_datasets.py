@@ -323,7 +323,7 @@ def test_clothing1m(tmp_path, inside):
     assert data.y.tolist() == [13, 4] and data.clean.tolist() == [-1, 5]
     assert data.x[torch.tensor([1, 0])].shape == (2, 3, 24, 24)
     test = load("clothing1m", tmp_path, "test")
-    assert test.y.tolist() == [7] and test.clean is None and test.shape == (3, 299, 299)
+    assert test.y.tolist() == [7] and test.clean is None and test.shape == (3, 224, 224)
     (lists / "noisy_train_key_list.txt").write_text("images/9/9.jpg")
     with pytest.raises(BadInput, match=r"images/9/9\.jpg, which has no label"):
         load("clothing1m", tmp_path)

@@ -105,7 +105,7 @@ def test_reports_and_reviews_show_a_photo_as_viewers_do(tmp_path):
         shade = 20 + i if i % 2 else 150 + i
         picture = np.full((20, 20, 3), shade, np.uint8)
         picture[:8, :8] = (255, 0, 0)
-        dark = i % 2 if i >= 8 else 1 - i % 2  # the labels of the first eight are wrong
+        dark = i % 2 if i % 11 else 1 - i % 2  # eight labels are wrong
         orientation = 2 + i % 7
         photo(tmp_path / f"photos/{'dark' if dark else 'light'}/{i}.png", picture, orientation)
     words = ["--method", "ce", "--epochs", "20", "--backbone", "mlp:width=16,depth=1"]

@@ -37,7 +37,7 @@ def test_the_joint_ranking_finds_what_was_made_wrong(seed):
     precision = average_precision_score(wrong[at], found.issues.p_wrong)
     naive = average_precision_score(wrong.ravel(), np.where(y == 1, 1 - probs, probs).ravel())
     assert precision > 0.94 and precision > naive - 0.002
-    flagged = found.issues.is_label_issue.to_numpy()
+    flagged = (found.issues.p_wrong > 0.5).to_numpy()
     assert wrong[at][flagged].mean() > 0.9 and flagged[wrong[at]].mean() > 0.7
     assert found.num_errors.low <= wrong.sum() <= found.num_errors.high
     inside = [

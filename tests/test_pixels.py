@@ -98,7 +98,7 @@ def test_the_command_line_audits_masks(tmp_path):
     np.savez(tmp_path / "d.npz", x=x.transpose(0, 3, 1, 2), y=y)
     run = tmp_path / "run"
     words = "audit", tmp_path / "d.npz", "--out", run
-    small = ["--method", "ce", "--epochs", 8, "--batch-size", 4, "--folds", 2, "--lr", 0.05]
+    small = ["--method", "ce", "--epochs", 16, "--batch-size", 4, "--folds", 2, "--lr", 0.05]
     small += ["--backbone", "unet:width=8,depth=1"]
     refused(*words, *small, "--fix-above", 0.9, match="regions.csv says where to look")
     said = ytilde(*words, *small).stdout

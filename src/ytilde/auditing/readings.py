@@ -224,8 +224,11 @@ def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
     with torch.no_grad():
         rate.fill_(-2.0)
 
+    def weights() -> torch.Tensor:  # bounded: of labels that a judge knows, no weight is enough
+        return weight.clamp(max=7.0).exp()
+
     def voice() -> torch.Tensor:
-        return sum(w * v for w, v in zip(weight.exp(), z, strict=True)) + bias  # type: ignore
+        return sum(w * v for w, v in zip(weights(), z, strict=True)) + bias  # type: ignore
 
     fit = torch.optim.LBFGS([weight, bias, rate, rates, spread], max_iter=60, history_size=20,
                             line_search_fn="strong_wolfe")  # fmt: skip
@@ -241,7 +244,7 @@ def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
         return value
 
     fit.step(loss)  # type: ignore[arg-type]
-    return Judges(weight.detach().exp().numpy(), bias.detach().numpy())
+    return Judges(weights().detach().numpy(), bias.detach().numpy())
 
 
 def _left(q: Array) -> Array:

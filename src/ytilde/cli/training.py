@@ -217,7 +217,8 @@ def _network(
     On a CPU it says how long that will take, and what it chose where the choice was left to it.
     """
     if begun is not None:
-        precision = (begun.get("recipe") or {}).get("precision")
+        recipe = begun.get("recipe")
+        precision = recipe.get("precision") if isinstance(recipe, dict) else None
         same = begun.get("backbone") == asked.backbone
         network = begun.get("network", asked.backbone) if same else asked.backbone
         return network, {"precision": precision} | settings

@@ -151,7 +151,8 @@ def audit_data(
     if data.votes is not None:
         found = _audit_votes(probs, data, checked)
     else:
-        features = _inputs(seen)
+        # rows of one group are too alike to judge each other by: the model judges alone
+        features = _inputs(seen) if data.groups is None else None
         found = audit(probs, data.y, names=data.names, features=features, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do

@@ -34,7 +34,7 @@ def is_large(path: Path) -> bool:
     """Is it a folder of parquet files, or one that is too large for memory?"""
     if path.is_dir():
         return any(file.suffix == ".parquet" for file in path.iterdir())
-    if path.suffix.lower() != ".parquet":
+    if path.suffix.lower() != ".parquet" or not path.is_file():  # a pipe is not waited for
         return False
     about = open_parquet(path).metadata
     return 4 * about.num_rows * about.num_columns > LIMIT
