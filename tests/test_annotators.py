@@ -701,3 +701,11 @@ def test_fit_says_that_others_train_on_the_consensus(files):
 def test_fit_refuses_bad_annotations(files, words, said):
     assert said in run("fit", "data.csv", *words, code=2)
     assert not (files / "runs").exists()
+
+
+def test_a_table_of_numbers_is_no_table_of_votes(tmp_path):
+    """Each value would be a class: a matrix of thousands of classes for each column."""
+    rng = np.random.default_rng(0)
+    pd.DataFrame(rng.normal(size=(100, 4)), columns=[*"abcd"]).to_csv(tmp_path / "d.csv")
+    with pytest.raises(BadInput, match="do not look like votes"):
+        find_consensus(tmp_path / "d.csv")

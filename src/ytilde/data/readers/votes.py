@@ -21,6 +21,7 @@ from .separators import TABLES, table_kind
 from .tables import MISSING, readable_table
 from .texts import file_texts
 
+MANY = 50  # classes; fewer need not each be voted for several times
 COLUMNS = {  # what the columns of a long table are called; crowd-kit's names come first
     "item": ("task", "item", "example", "item_id", "task_id"),
     "annotator": ("worker", "annotator", "rater", "performer", "annotator_id", "worker_id"),
@@ -73,7 +74,14 @@ def read_votes(
         return _matrix(_array(source, what), None, names, what)
     columns = _long_columns(list(map(str, frame.columns)), named, what)
     if columns is None:
-        return _table_matrix(frame, isinstance(source, pd.DataFrame), names, what)
+        votes = _table_matrix(frame, isinstance(source, pd.DataFrame), names, what)
+        if len(votes.names) > MANY and len(votes) < 4 * len(votes.names):
+            raise BadInput(
+                f"The columns of {what} hold {len(votes.names)} different values in "
+                f"{len(votes)} cells, which do not look like votes; name the columns of items, "
+                "annotators and labels with --item, --annotator and --label."
+            )
+        return votes
     texts = own_texts(frame, columns)
     who, by, said = (texts[name].to_numpy(object) for name in columns)
     return _long(who, by, said, names, what)
