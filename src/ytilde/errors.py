@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -80,8 +81,8 @@ def check_ranges(what: str, values: Mapping[str, Any], ranges: str) -> None:
 
     What is no number ("auto", None) has no range.
     """
-    for rule in filter(None, ranges.split(", ")):
-        words = rule.split()
+    for rule in filter(None, map(str.strip, re.split("[,;]", ranges))):
+        words = re.findall("[<>]=?|[^<>= ]+", rule)
         name = next(word for word in words if word.isidentifier())
         value = values.get(name)
         if not isinstance(value, Real):

@@ -22,7 +22,7 @@ def read_annotated(source: str, annotations: dict[str, Any], **options: Any) -> 
     name it, or that of the votes.
     """
     own = _own_label(annotations)
-    found = readers.read(source, **options, label=own, labelled=False)
+    found = readers.read(source, **options, label=annotations["label"], labelled=False)
     if own is not None and found.schema.label != own:
         raise BadInput(
             f"There is no column {own!r} in {annotations['path']}, nor in {source}; name the "

@@ -142,6 +142,8 @@ class Review:
         frame["given_label"] = [names[k] for k in given]
         if self.ids is not None:
             frame.insert(1, "id", [self.ids[row] for row in rows])
+        if self.paths:
+            frame["path"] = [self.paths[row] for row in rows]
         return frame
 
     # ---- what the page asks for ------------------------------------------------------------------
