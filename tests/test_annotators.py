@@ -707,5 +707,9 @@ def test_a_table_of_numbers_is_no_table_of_votes(tmp_path):
     """Each value would be a class: a matrix of thousands of classes for each column."""
     rng = np.random.default_rng(0)
     pd.DataFrame(rng.normal(size=(100, 4)), columns=[*"abcd"]).to_csv(tmp_path / "d.csv")
-    with pytest.raises(BadInput, match="do not look like votes"):
+    with pytest.raises(BadInput, match="so they are no votes; name the columns"):
         find_consensus(tmp_path / "d.csv")
+    votes = {"house": [f"h{k // 3}" for k in range(90)], "who": [*"abc"] * 30, "kind": ["x"] * 90}
+    pd.DataFrame(votes).to_csv(tmp_path / "long.csv", index=False)
+    with pytest.raises(BadInput, match="Column 'house' of .* has 30 values that no other"):
+        find_consensus(tmp_path / "long.csv")

@@ -241,3 +241,9 @@ def test_in_a_browser_texts_are_reviewed(audited, browser, monkeypatch):
         assert not browser.said("Runtime.exceptionThrown")
     finally:
         server.kill()
+
+
+def test_bare_texts_are_told_to_be_a_column():
+    for texts in (["one text", "another"] * 20, pd.Series(["one text", "another"] * 20)):
+        with pytest.raises(BadInput, match="give them as a column"):
+            Classifier("ce", epochs=1).fit(texts, [0, 1] * 20)

@@ -173,6 +173,8 @@ def as_plain(values: Any, what: str) -> Any:
         return values
     values = dense(values, what) if what == "X" else values
     array = as_array(values, what)
+    if what == "X" and array.ndim == 1 and len(array) and isinstance(array[0], str):
+        raise BadInput("X holds texts; give them as a column: pd.DataFrame({'text': X})")
     return array if isinstance(values, Tensor) else values
 
 

@@ -21,7 +21,7 @@ from .separators import TABLES, table_kind
 from .tables import MISSING, readable_table
 from .texts import file_texts
 
-MANY = 50  # classes; fewer need not each be voted for several times
+MANY = 20  # classes that one annotator alone might have voted for
 COLUMNS = {  # what the columns of a long table are called; crowd-kit's names come first
     "item": ("task", "item", "example", "item_id", "task_id"),
     "annotator": ("worker", "annotator", "rater", "performer", "annotator_id", "worker_id"),
@@ -75,16 +75,25 @@ def read_votes(
     columns = _long_columns(list(map(str, frame.columns)), named, what)
     if columns is None:
         votes = _table_matrix(frame, isinstance(source, pd.DataFrame), names, what)
-        if len(votes.names) > MANY and len(votes) < 4 * len(votes.names):
-            raise BadInput(
-                f"The columns of {what} hold {len(votes.names)} different values in "
-                f"{len(votes)} cells, which do not look like votes; name the columns of items, "
-                "annotators and labels with --item, --annotator and --label."
-            )
+        _check_common_classes(votes, what)
         return votes
     texts = own_texts(frame, columns)
     who, by, said = (texts[name].to_numpy(object) for name in columns)
     return _long(who, by, said, names, what)
+
+
+def _check_common_classes(votes: Votes, what: str) -> None:
+    """Refuse a matrix with a column of many values that no other one has: of ids, or of numbers."""
+    said = np.zeros((len(votes.annotators), len(votes.names)), dtype=bool)
+    said[votes.annotator, votes.label] = True
+    alone = (said & (said.sum(0) == 1)).sum(1)
+    for who, own in enumerate(alone.tolist()):
+        if own > MANY and own == said[who].sum():
+            raise BadInput(
+                f"Column {votes.annotators[who]!r} of {what} has {own} values that no other "
+                "column has, so they are no votes; name the columns of items, annotators and "
+                "labels with --item, --annotator and --label."
+            )
 
 
 def _load(path: Path) -> pd.DataFrame:
