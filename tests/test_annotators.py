@@ -711,5 +711,5 @@ def test_a_table_of_numbers_is_no_table_of_votes(tmp_path):
         find_consensus(tmp_path / "d.csv")
     votes = {"house": [f"h{k // 3}" for k in range(90)], "who": [*"abc"] * 30, "kind": ["x"] * 90}
     pd.DataFrame(votes).to_csv(tmp_path / "long.csv", index=False)
-    with pytest.raises(BadInput, match="Column 'house' of .* has 30 values that no other"):
+    with pytest.raises(BadInput, match=r"Column 'house' of .* has 30 values that no other"):
         find_consensus(tmp_path / "long.csv")
