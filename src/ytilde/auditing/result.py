@@ -62,6 +62,8 @@ class Audit:
         votes: of several annotators: each vote with its p_wrong.
 
     Example:
+        >>> import numpy as np
+        >>> from ytilde import audit
         >>> probs = np.array([[0.9, 0.1]] * 50 + [[0.1, 0.9]] * 50)
         >>> found = audit(probs, [0] * 45 + [1] * 55)
         >>> int(found.issues.is_label_issue.sum()), found.transition.shape
