@@ -26,12 +26,12 @@ import torch
 from cleanlab.classification import CleanLearning
 from cleanlab.filter import find_label_issues
 from cleanlab.rank import get_label_quality_scores
-from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from audit_sets import wrong_at_borders
 from ytilde import Classifier, Data, audit, datasets, noise
 from ytilde.auditing.crossfit import out_of_fold
 from ytilde.estimator.audits import _fold_fit
@@ -48,15 +48,7 @@ def corrupt(text: str, x: np.ndarray, y: np.ndarray, seed: int) -> np.ndarray:
         made = noise.corrupt(text, torch.from_numpy(x), torch.from_numpy(y), int(y.max()) + 1,
                              generator=generator)  # fmt: skip
         return made.y.numpy()
-    rate = float(text.partition(":")[2])
-    judge = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200)).fit(x, y)
-    p = judge.predict_proba(x)
-    own = p[np.arange(len(y)), y].copy()
-    p[np.arange(len(y)), y] = 0
-    # the closer to the border, the likelier wrong; `rate` of all in expectation
-    order = np.argsort(np.argsort(own - p.max(1))) / len(y)
-    flip = torch.rand(len(y), generator=generator).numpy() < np.minimum(1, 2 * rate * (1 - order))
-    return np.where(flip, p.argmax(1), y)
+    return wrong_at_borders(x, y, float(text.partition(":")[2]), generator)
 
 
 def ours(x: np.ndarray, y: np.ndarray, wrong: np.ndarray, test: Any, seed: int) -> dict:

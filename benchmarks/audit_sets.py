@@ -248,13 +248,23 @@ def labels(name: str, n: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
         made = noise.corrupt(f"{kind}:{rate}", torch.from_numpy(x), torch.from_numpy(y), k,
                              generator=generator)  # fmt: skip
         return made.y.numpy(), y
+    return wrong_at_borders(x, y, float(rate), generator), y
+
+
+def wrong_at_borders(
+    x: np.ndarray, y: np.ndarray, rate: float, generator: torch.Generator
+) -> np.ndarray:
+    """Labels [N] of which `rate` are expected to be the runner-up of a model of the true ones.
+
+    The nearer a row is to the border of two classes, the likelier is its label wrong.
+    """
     judge = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200)).fit(x, y)
-    p = judge.predict_proba(x)
-    own = p[np.arange(n), y].copy()
-    p[np.arange(n), y] = 0
-    order = np.argsort(np.argsort(own - p.max(1))) / n  # the nearer to the border, the likelier
-    flip = torch.rand(n, generator=generator).numpy() < np.minimum(1, 2 * float(rate) * (1 - order))
-    return np.where(flip, p.argmax(1), y), y
+    p, rows = judge.predict_proba(x), np.arange(len(y))
+    own = p[rows, y].copy()
+    p[rows, y] = 0
+    order = np.argsort(np.argsort(own - p.max(1))) / len(y)
+    draw = torch.rand(len(y), generator=generator).numpy()
+    return np.where(draw < np.minimum(1, 2 * rate * (1 - order)), p.argmax(1), y)
 
 
 # ---- models ----------------------------------------------------------------------------------

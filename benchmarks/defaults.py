@@ -28,11 +28,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
-from audit_sets import source
+from audit_sets import source, wrong_at_borders
 from ytilde import Classifier, datasets, noise
 from ytilde.method import Method, create, list_methods
 from ytilde.versions import versions
@@ -106,13 +103,7 @@ def noisy_labels(x: np.ndarray, y: np.ndarray, kind: str, seed: int) -> np.ndarr
         z = (x - x.mean(0)) / (x.std(0) + 1e-6)
         made = noise.corrupt(text, torch.from_numpy(z), torch.from_numpy(y), k, generator=generator)
         return made.y.numpy()
-    p = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200)).fit(x, y).predict_proba(x)
-    rows = np.arange(len(y))
-    own = p[rows, y].copy()
-    p[rows, y] = 0
-    place = np.argsort(np.argsort(own - p.max(1))) / len(y)  # 0: at the border
-    flip = torch.rand(len(y), generator=generator).numpy() < 2 * float(rate) * (1 - place)
-    return np.where(flip, p.argmax(1), y)
+    return wrong_at_borders(x, y, float(rate), generator)
 
 
 def split(
