@@ -211,20 +211,39 @@ def test_torchrun_with_more_processes_than_cpus(monkeypatch, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_torchrun_fits_and_one_process_resumes(tmp_path):
+FALLS = """
+import os
+from ytilde.method import register
+from ytilde.methods.co_teaching import CoTeaching
+
+@register("falls")
+class Falls(CoTeaching):
+    def loss(self, batch, step):
+        if step.epoch and (os.environ.get("RANK"), os.environ.get("TORCHELASTIC_RESTART_COUNT")) == ("1", "0"):
+            os.abort()
+        return super().loss(batch, step)
+"""  # noqa: E501
+
+
+def test_torchrun_fits_goes_on_after_a_fall_and_one_process_resumes(tmp_path, monkeypatch):
     data = blobs(120, rate=0.2)
     frame = pd.DataFrame(data.x.numpy(), columns=list("abcdef")).assign(label=data.y)
     frame[:80].to_csv(tmp_path / "d.csv", index=False)
     frame[80:].to_csv(tmp_path / "t.csv", index=False)
-    words = ["fit", "d.csv", "--test", "t.csv", "--method", "co_teaching", "--rate", "0.2"]
+    (tmp_path / "falls.py").write_text(FALLS)
+    monkeypatch.setenv("YTILDE_METHODS", str(tmp_path))
+    words = ["fit", "d.csv", "--test", "t.csv", "--method", "falls", "--rate", "0.2"]
     words += ["--backbone", BACKBONE, "--batch-size", "16", "--epochs", "3", "--device", "cpu"]
-    many = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ytilde"]
+    many = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    many += ["--max-restarts", "3", "-m", "ytilde"]
     command = [sys.executable, "-m", *many, *words, "--out", "two"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done
-    assert done.stdout.count("run folder") == 1, done
-    ytilde(*words, "--out", "one", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("main 3/3") == 1, done.stdout  # the leader alone speaks
+    assert "failed (exitcode: -6)" in done.stderr, done.stderr[-3000:]  # it did fall
+    alone = [sys.executable, "-m", "ytilde", *words, "--out"]
+    subprocess.run([*alone, "one"], cwd=tmp_path, env=env, check=True)
     states = [checkpoint.load(tmp_path / k / "model.safetensors")[0] for k in ("one", "two")]
     assert_alike(*states)
     assert len((tmp_path / "two" / "metrics.jsonl").read_text().splitlines()) == 3
@@ -233,7 +252,7 @@ def test_torchrun_fits_and_one_process_resumes(tmp_path):
     }
     # the state is everybody's: what two began, one goes on with
     (tmp_path / "two" / "stages" / "main.safetensors").unlink()
-    ytilde(*words, "--resume", "--out", "two", cwd=tmp_path)
+    subprocess.run([*alone, "two", "--resume"], cwd=tmp_path, env=env, check=True)
     assert_alike(states[0], checkpoint.load(tmp_path / "two" / "model.safetensors")[0])
 
 

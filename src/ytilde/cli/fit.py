@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -118,4 +119,15 @@ def fit(
         data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted,
         features, image_size, text_column, group_column,
     )  # fmt: skip
-    train_run(asked, resume=resume)
+    train_run(asked, resume=resume or _started_again(out_folder))
+    parallel.team().wait()
+
+
+def _started_again(out_folder: Path | None) -> bool:
+    """Has torchrun started all processes again, after one fell? Then the run goes on."""
+    from .. import parallel
+    from ..runfolder import CONFIG
+
+    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    begun = out_folder is not None and (out_folder / CONFIG).exists()
+    return parallel.team().decide(again and begun)

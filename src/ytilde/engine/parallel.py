@@ -83,6 +83,11 @@ class Team:
         self.broadcast_([answer])
         return bool(answer)
 
+    def wait(self) -> None:
+        """Nobody goes on before all are here: who leaves early breaks what others still use."""
+        if self.together:
+            dist.barrier()
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """For the leader: work that the others do not take part in."""
@@ -208,7 +213,10 @@ def join() -> Team:
             raise SystemExit(2)  # one of them says it
         if here > most:
             raise BadInput(f"torchrun started {here} processes, but this machine has {most} CPUs")
-        _enter("env://", int(os.environ["RANK"]), size, local, here)
+        store, rank, _ = next(dist.rendezvous("env://"))
+        # torchrun keeps its store when it starts all again: there the dead ones' addresses stand
+        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        _enter(store, rank, size, local, here)
     return _TEAM
 
 
@@ -219,7 +227,7 @@ def leave() -> None:
     _TEAM = Team()
 
 
-def _enter(address: str, rank: int, size: int, local: int, here: int) -> None:
+def _enter(store: dist.Store, rank: int, size: int, local: int, here: int) -> None:
     """local: the number of this process among the `here` ones of this machine."""
     global _TEAM
     cards = torch.cuda.device_count()
@@ -227,7 +235,7 @@ def _enter(address: str, rank: int, size: int, local: int, here: int) -> None:
         torch.cuda.set_device(local % cards)
     direct = cards >= here  # NCCL wants a GPU for each
     backend = "cpu:gloo,cuda:nccl" if direct else "gloo"
-    dist.init_process_group(backend, init_method=address, rank=rank, world_size=size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     _TEAM = Team(rank, size, direct)
 
 
@@ -255,19 +263,19 @@ def spawn_workers(size: int, work: Callable[..., Any], *args: Any) -> Iterator[N
     if _TEAM.size > 1:
         raise BadInput("this process is part of a team already; use either torchrun or devices=")
     with tempfile.TemporaryDirectory() as folder:
-        address = (Path(folder) / "store").as_uri()
+        meeting = str(Path(folder) / "store")
         threads = torch.get_num_threads()
         spawn = mp.get_context("spawn")
         others = [
             spawn.Process(
-                target=_member, args=(address, rank, size, threads, work, args), daemon=True
+                target=_member, args=(meeting, rank, size, threads, work, args), daemon=True
             )
             for rank in range(1, size)
         ]
         for process in others:
             process.start()
         try:
-            _enter(address, 0, size, 0, size)
+            _enter(dist.FileStore(meeting, size), 0, size, 0, size)
             yield
         finally:
             leave()
@@ -277,10 +285,10 @@ def spawn_workers(size: int, work: Callable[..., Any], *args: Any) -> Iterator[N
 
 
 def _member(
-    address: str, rank: int, size: int, threads: int, work: Callable[..., Any], args: Any
+    meeting: str, rank: int, size: int, threads: int, work: Callable[..., Any], args: Any
 ) -> None:
     torch.set_num_threads(threads)
-    _enter(address, rank, size, rank, size)
+    _enter(dist.FileStore(meeting, size), rank, size, rank, size)
     try:
         work(*args)
     except (BadInput, KeyboardInterrupt):
