@@ -21,7 +21,8 @@ from ..data import IGNORE, BadInput, plural, which_rows
 from .inputs import Array, Labels
 
 Z = 1.959964  # of a 95 % interval
-GROUPS = 10  # by p_wrong
+GROUPS = 20  # by p_wrong, for a sample that is drawn from them
+PER_GROUP = 10  # rows expected in a group of a sample that was drawn from all rows alike
 AT_LEAST = 5  # checked rows expected in a group; smaller ones join their neighbours
 STRATA = 50  # different probabilities of being drawn
 NONE, DRAWN, CHOSEN, OPEN = range(4)  # roles of rows, see Checked
@@ -163,14 +164,13 @@ def interval(size: Array, checked: Array, wrong: Array) -> tuple[float, float, f
     part = checked / size
     n = np.where(part < 1, checked * (size - 1) / np.maximum(size - checked, 1e-9), 1e12)
     estimate = float(weight @ share)
-    plug_in = share * (1 - share) / np.maximum(checked - 1, 1)  # a share is no variance yet
     third = np.maximum((1 - part) * (1 - 2 * part), 0) / checked**2
 
     def hypothesis(push: float) -> tuple[float, float, float]:
         """A number of wrong rows (as a share) with its standard error and skewness."""
         likely = _likeliest(share * n, n, push * weight)
         spread = likely * (1 - likely)
-        variance = float(weight**2 @ ((spread + plug_in) / n))
+        variance = float(weight**2 @ (spread / n))
         moment = float(weight**3 @ (spread * (1 - 2 * likely) * third))
         return float(weight @ likely), variance**0.5, moment / max(variance, 1e-60) ** 1.5
 
@@ -214,13 +214,13 @@ def _groups(
     Groups of another probability are never joined. Where no row of one was checked, its rows are
     of no group: nothing is known of them.
     """
-    counts: list[list[int]] = []
+    counts: list[list[float]] = []
     unknown = 0
     at_stake = (checked.role == NONE) | (checked.role == DRAWN)
     for probability in np.unique(checked.probability[at_stake]):
         same = at_stake & (checked.probability == probability)
         part = (same & (checked.role == DRAWN)).sum() / same.sum()
-        joined = [[0, 0, 0]]
+        joined: list[list[float]] = [[0, 0, 0]]
         for _, *group in sorted(_parts(checked, wrong, order, same)):
             # by their size, not by what was drawn: that would favour some of the draws
             if joined[-1][0] * part > AT_LEAST - 0.5 and joined[-1][1]:
@@ -230,11 +230,47 @@ def _groups(
             last = joined.pop()
             joined[-1] = [a + b for a, b in zip(joined[-1], last, strict=True)]
         if joined[0][1]:
-            counts += joined
+            counts += _in_order(joined)
         else:
             unknown += joined[0][0]
     size, seen, bad = np.array(counts, dtype=np.float64).reshape(-1, 3).T
     return size, seen, bad, unknown
+
+
+def _in_order(groups: list[list[float]]) -> list[list[float]]:
+    """Neighbours joined until the share of wrong rows rises with p_wrong, or falls all the way.
+
+    Of the five rows of a group the share is mostly chance, and its variance would be told too
+    small. Groups whose shares are in no order become one, so that a model that says nothing has
+    about the interval of the sample alone.
+    """
+    return max((_rising(groups), _rising(groups[::-1])), key=_log_likelihood)
+
+
+def _rising(groups: list[list[float]]) -> list[list[float]]:
+    """Pool adjacent violators (Ayer et al., 1955)."""
+    found: list[list[float]] = []
+    for group in groups:
+        found.append(group)
+        while len(found) > 1 and found[-2][2] * found[-1][1] >= found[-1][2] * found[-2][1]:
+            last = found.pop()
+            found[-1] = _joined(found[-1], last)
+    return found
+
+
+def _joined(one: list[float], other: list[float]) -> list[float]:
+    """Two groups as one, whose share is the mean by size: what is estimated stays the same. It
+    counts as many checked rows as give that mean its variance where both shares are equal."""
+    size = one[0] + other[0]
+    share = (one[0] * one[2] / one[1] + other[0] * other[2] / other[1]) / size
+    checked = size**2 / (one[0] ** 2 / one[1] + other[0] ** 2 / other[1])
+    return [size, checked, share * checked]
+
+
+def _log_likelihood(groups: list[list[float]]) -> float:
+    _, seen, bad = np.array(groups).T
+    share = np.clip(bad / seen, 1e-12, 1 - 1e-12)
+    return float(bad @ np.log(share) + (seen - bad) @ np.log1p(-share))
 
 
 def _parts(
@@ -276,7 +312,8 @@ def check_checked(
     group = np.zeros(len(y), dtype=np.int64)
     for value in np.unique(probability):
         same = np.flatnonzero((probability == value) & (y != IGNORE))
-        group[same] = groups_by(order[same])
+        few = int(known[same].sum()) // PER_GROUP
+        group[same] = groups_by(order[same], groups=min(GROUPS, max(1, few)))
     return Checked(truth, role, group, probability)
 
 

@@ -42,6 +42,7 @@ HIDDEN = (
     0.08  # share of wrong labels expected anywhere: what the floor lacks may be where classes meet
 )
 PRIOR_ROWS = 20  # rows' worth of belief, in each class, that wrong labels are spread evenly
+AHEAD = 2.0  # standard errors by which the panel must help the model, or else it has half a say
 
 
 class Evidence(NamedTuple):
@@ -73,8 +74,8 @@ class Evidence(NamedTuple):
         return [_log(normalised(self.p[at].astype(np.float64))), *(v[at] for v in self.panel)]
 
 
-class Judges(NamedTuple):
-    """The model and the panel in one voice: softmax(sum_v weight_v view_v + bias)."""
+class Voice(NamedTuple):
+    """Judges who speak as one: softmax(sum_v weight_v view_v + bias)."""
 
     weights: Array  # [V]
     bias: Array  # [K]
@@ -82,6 +83,34 @@ class Judges(NamedTuple):
     def say(self, views: list[Array]) -> Array:
         z = sum(w * v for w, v in zip(self.weights, views, strict=True)) + self.bias
         return normalised(np.exp(z - z.max(1, keepdims=True)))
+
+
+class Judges(NamedTuple):
+    """The model and the panel in one voice; where the panel adds nothing, the mean of that and of
+    the model alone.
+
+    Neighbours' labels follow noise that depends on the input, so they may win the fit to the given
+    labels against a model that knows better.
+    """
+
+    together: Voice
+    model: Voice | None = None
+
+    def say(self, views: list[Array]) -> Array:
+        q = self.together.say(views)
+        return q if self.model is None else (q + self.model.say(views[:1])) / 2
+
+    @staticmethod
+    def fit(views: list[Array], y: Labels, k: int) -> Judges:
+        """By the given labels; the panel helps where the voices agree with more of them."""
+        together = _fit_voice(views, y, k)
+        if len(views) == 1:
+            return Judges(together)
+        model = _fit_voice(views[:1], y, k)
+        with_it, without = together.say(views).argmax(1) == y, model.say(views[:1]).argmax(1) == y
+        gained, lost = int((with_it & ~without).sum()), int((without & ~with_it).sum())
+        is_ahead = gained - lost > AHEAD * (gained + lost) ** 0.5  # McNemar's test
+        return Judges(together, None if is_ahead else model)
 
 
 class Said(NamedTuple):
@@ -180,7 +209,7 @@ def fit_readings(evidence: Evidence) -> Readings:
     few = rows
     if len(rows) > FIT_ROWS:
         few = np.sort(np.random.default_rng(0).choice(rows, FIT_ROWS, replace=False))
-    judges = _fit_judges(evidence.views(few), y[few], k)
+    judges = Judges.fit(evidence.views(few), y[few], k)
     left, agrees, differ = np.empty(len(rows)), np.empty(len(rows), dtype=bool), 0.0
     for part in chunks(len(rows), k * (1 + len(evidence.panel))):
         views = evidence.views(rows[part])
@@ -208,7 +237,7 @@ def _differ(views: list[Array]) -> float:
     return float(np.mean(pairs)) if pairs else 1.0
 
 
-def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
+def _fit_voice(views: list[Array], y: Labels, k: int) -> Voice:
     """Weights and biases by maximum likelihood of the given labels, P(y) = sum_i q_i T[i, y].
 
     T, with a rate for each class that is drawn to a common one, is only there so that noise does
@@ -244,7 +273,7 @@ def _fit_judges(views: list[Array], y: Labels, k: int) -> Judges:
         return value
 
     fit.step(loss)  # type: ignore[arg-type]
-    return Judges(weights().detach().numpy(), bias.detach().numpy())
+    return Voice(weights().detach().numpy(), bias.detach().numpy())
 
 
 def _left(q: Array) -> Array:

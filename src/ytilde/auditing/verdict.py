@@ -185,11 +185,12 @@ class Rules(NamedTuple):
 
 
 def cut_of(p_wrong: Array) -> float:
-    """The p_wrong from which on labels are worth a look: one half, or less where those above it are
-    fewer than the wrong labels expected, but not below LEAST."""
+    """The p_wrong from which on labels are worth a look: that of the largest expected F1, which is
+    half of that F1 (Lipton et al., 2014), but not below LEAST."""
     worst = np.sort(p_wrong)[::-1]
-    expected = round(float(worst.sum()))
-    return max(float(worst[expected - 1]) if expected else 1.0, LEAST)
+    found = np.cumsum(worst)
+    f1 = 2 * found / (np.arange(1, len(worst) + 1) + found[-1])
+    return max(float(worst[f1.argmax()]), LEAST)
 
 
 def suspects(p_wrong: Array, cut: float) -> NDArray[np.bool_]:
