@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ytilde import auditing, metrics
-from ytilde.auditing import audit, inputs, notes, readings, report
+from ytilde.auditing import audit, inputs, notes, readings, report, verdict
 from ytilde.auditing.issues import worst_first
 from ytilde.data import BadInput
 
@@ -187,9 +187,13 @@ def test_columns_stay_in_range_on_any_probabilities(seed, concentration):
     assert 0 <= found.noise_rate.low <= found.noise_rate <= found.noise_rate.high <= 1
     bad = found.issues[found.issues.is_label_issue]
     assert (bad.predicted_label != bad.given_label).all()
-    likely = int((found.issues.p_wrong > 0.5).sum())  # and others, up to the number expected
-    assert likely <= len(bad) <= max(likely, round(found.issues.p_wrong.sum()))
-    assert (bad.p_wrong >= 0.3).all()
+    p_wrong = found.issues.p_wrong
+    likely = p_wrong[p_wrong > 0.5]
+    assert set(likely.index) <= set(bad.index) and (bad.p_wrong >= 1 / 3).all()
+    f1, f1_of_likely = (
+        2 * some.sum() / (len(some) + p_wrong.sum()) for some in (bad.p_wrong, likely)
+    )
+    assert f1 >= f1_of_likely - 1e-9
 
 
 def test_ambiguous_items_are_told_from_wrong_labels():
@@ -544,6 +548,41 @@ def test_a_weak_model_has_suspects_too():
     assert flagged.sum() > 1.5 * (issues.p_wrong > 0.5).sum()
     assert wrong[flagged].mean() > 1.2 * wrong.mean()
     assert (issues.predicted_label != issues.given_label)[flagged].all()
+
+
+def test_suspects_are_cut_where_the_expected_f1_is_largest():
+    p_wrong = np.random.default_rng(0).beta(0.5, 1.5, 200)
+
+    def expected_f1(flagged):
+        return 2 * p_wrong[flagged].sum() / (flagged.sum() + p_wrong.sum())
+
+    cut = verdict.cut_of(p_wrong)
+    best = max(expected_f1(p_wrong >= other) for other in p_wrong)
+    assert expected_f1(p_wrong >= cut) == pytest.approx(best)
+    assert 1 / 3 < cut < 0.5 and cut == pytest.approx(best / 2, abs=0.02)
+    assert verdict.cut_of(p_wrong / 10) == 1 / 3  # hardly any label is wrong: none is worth a look
+
+
+def test_a_panel_that_adds_nothing_leaves_the_model_half_a_say():
+    """One panel knows more than the model, another one knows nothing."""
+    random = np.random.default_rng(0)
+    clean = random.integers(0, 3, 1500)
+    y = np.where(random.random(1500) < 0.2, (clean + 1) % 3, clean)
+
+    def view(right, truth):
+        said = np.where(random.random(1500) < right, truth, random.integers(0, 3, 1500))
+        return np.log(0.7 * np.eye(3)[said] + 0.1)
+
+    model = view(0.6, clean)
+    helpful, useless = view(0.95, clean), view(0.3, random.integers(0, 3, 1500))
+    alone = readings.Judges.fit([model], y, 3)
+    assert alone.model is None
+    assert readings.Judges.fit([model, helpful], y, 3).model is None
+    both = readings.Judges.fit([model, useless], y, 3)
+    own = alone.together.say([model])
+    assert both.model is not None and both.model.say([model]) == pytest.approx(own, abs=1e-6)
+    mean = (both.together.say([model, useless]) + own) / 2
+    assert both.say([model, useless]) == pytest.approx(mean, abs=1e-6)
 
 
 def test_an_audit_prints_as_a_sentence():

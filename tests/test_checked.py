@@ -15,7 +15,17 @@ from browser import start
 from test_cli import refused, ytilde
 from test_review import Server
 from ytilde import BadInput, Classifier, Data, audit, readers
-from ytilde.auditing.checked import CHOSEN, DRAWN, NONE, OPEN, Checked, count, groups_by, interval
+from ytilde.auditing.checked import (
+    CHOSEN,
+    DRAWN,
+    NONE,
+    OPEN,
+    Checked,
+    _in_order,
+    count,
+    groups_by,
+    interval,
+)
 from ytilde.auditing.recalibration import fit
 from ytilde.auditing.review import Log, Review
 from ytilde.auditing.review.log import Choice
@@ -86,6 +96,23 @@ def test_the_interval_of_one_group():
     assert (low, high) == pytest.approx((163_700, 242_000), rel=0.01)  # Wilson's
     narrow = one_group(500, 400, 80)  # most are known
     assert (narrow[2] - narrow[1]) / 500 < 0.5 * (high - low) / 1e6
+
+
+def test_groups_in_no_order_become_one_and_the_estimate_stays():
+    def total(groups):
+        return sum(size * wrong / seen for size, seen, wrong in groups)
+
+    rising = [[100, 5, 0], [100, 5, 1], [100, 5, 4]]
+    assert _in_order(rising) == rising and _in_order(rising[::-1]) == rising
+    mixed = [[100, 5, 0], [100, 5, 3], [100, 5, 1], [100, 5, 5]]
+    found = _in_order(mixed)
+    assert len(found) == 3 and total(found) == pytest.approx(total(mixed))
+    assert found[1] == pytest.approx([200, 10, 4])
+    uneven = [[100, 8, 4], [300, 2, 0], [100, 5, 3], [100, 10, 3]]
+    found = _in_order(uneven)
+    assert len(found) < 4 and total(found) == pytest.approx(total(uneven))
+    assert sum(seen for _, seen, _ in found) < 25  # unevenly drawn rows count less
+    assert len(_in_order([[100, 5, 1]] * 7)) == 1
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,10 @@
 
 The rows are cut into groups by p_wrong. Within a group the checked rows are a random sample, so its
 share of wrong labels is estimated from them alone; the groups are weighted by their size. The model
-decides nothing but the groups: a good one makes them alike inside and the interval narrow, a bad
-one costs width. (Stratified prediction-powered inference, after Angelopoulos et al., 2023; why not
-its usual interval: docs/decisions/0014-checked-rows.md.)
+decides nothing but the groups: a good one makes them alike inside and the interval narrow; those of
+a bad one are joined, and the interval is that of the sample. (Stratified prediction-powered
+inference, after Angelopoulos et al., 2023; why not its usual interval:
+docs/decisions/0014-checked-rows.md.)
 """
 
 from __future__ import annotations

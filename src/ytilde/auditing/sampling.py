@@ -1,8 +1,8 @@
 """The random sample of a review: drawn once, kept in the run folder, extended when more is asked.
 
-The rows are cut into ten equal groups by p_wrong. Round after round one row of each group is drawn,
-the groups in a random order; so the first n rows of this sequence are a random sample for every n,
-spread evenly over p_wrong, in which every row has the same chance to be.
+The rows are cut into twenty equal groups by p_wrong. Round after round one row of each group is
+drawn, the groups in a random order; so the first n rows of this sequence are a random sample for
+every n, spread evenly over p_wrong, in which every row has the same chance to be.
 """
 
 from __future__ import annotations

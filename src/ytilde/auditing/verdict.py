@@ -18,7 +18,7 @@ DOUBT = 0.25  # of the rows at which the model may be wrong: no label is surer w
 BLEND = (3, 1, 1)  # what p_wrong, self-confidence and margin weigh in the order
 TINY = np.finfo(np.float64).tiny
 KNOTS = 100  # quantiles by which p_wrong follows the order
-LEAST = 0.3  # p_wrong of a suspect at least
+LEAST = 1 / 3  # p_wrong of a suspect at least
 
 
 class Rows(NamedTuple):
