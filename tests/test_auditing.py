@@ -551,7 +551,7 @@ def test_a_weak_model_has_suspects_too():
 
 
 def test_suspects_are_cut_where_the_expected_f1_is_largest():
-    p_wrong = np.random.default_rng(0).beta(0.5, 1.5, 200)
+    p_wrong = np.random.default_rng(0).beta(0.5, 0.8, 200)
 
     def expected_f1(flagged):
         return 2 * p_wrong[flagged].sum() / (flagged.sum() + p_wrong.sum())
