@@ -13,7 +13,8 @@ from test_accessibility import AXE, violations
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "site"
 FRONT = SITE / "index.html"
-NAMES = ("reference/methods/elr", "reference/api/ytilde", "tutorials/audit_csv", "gallery/index")
+NAMES = ("reference/methods/elr", "reference/api/ytilde", "tutorials/audit_csv", "gallery/index",
+         "quickstart", "explanation/transition", "reference/methods/index", "results")  # fmt: skip
 PAGES = (FRONT, *(SITE / f"{name}.html" for name in NAMES))
 
 

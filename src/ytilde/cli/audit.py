@@ -421,7 +421,7 @@ def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> 
     if result.checked and (advice := result.checked.advice()):
         say(advice)
     if result.checked is None:
-        say(f"next: ytilde review {quote(str(run))} --sample 100  # a count whatever the model is")
+        say(f"next: ytilde review {quote(str(run))} --sample 100  # a count valid for any model")
     if not result.at_chance:
         say(f"next: ytilde review {quote(str(run))}")
 

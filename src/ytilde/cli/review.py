@@ -30,8 +30,8 @@ def review(
     sample: Annotated[
         int | None,
         typer.Option(
-            help="show so many rows drawn at random first; with them `audit` gives a count that "
-            "holds whatever the model is"
+            help="show this many random rows first; `audit` then gives a count of wrong labels "
+            "that is valid for any model"
         ),
     ] = None,
     port: Annotated[
