@@ -6,6 +6,7 @@ Diagrams are boxes and arrows; charts are of committed results, or of a training
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from html import escape
 from pathlib import Path
@@ -137,14 +138,23 @@ def plots():
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "ytilde", "font.size": 10,
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "ytilde", "font.size": 11,
                          "font.family": "sans-serif", "axes.spines.top": False,
                          "axes.spines.right": False})  # fmt: skip
     return plt
 
 
+DARK = (
+    "<style>@media(prefers-color-scheme:dark){svg{filter:invert(.89) hue-rotate(180deg)}}</style>"
+)
+
+
 def save(figure, name: str) -> None:
-    figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None}, bbox_inches="tight")
+    """White, or dark where the reader's system is: the hues stay, the brightness is turned over."""
+    path = PICTURES / f"{name}.svg"
+    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
+    text = re.sub(r"(<svg [^>]+>)", rf"\1{DARK}", path.read_text(encoding="utf-8"), count=1)
+    path.write_text(text, encoding="utf-8")
 
 
 def identifiable() -> None:
@@ -155,12 +165,12 @@ def identifiable() -> None:
     clear = 1 / (1 + np.exp(-4 * x))  # P(class 1 | x) where classes are clear
     flip = 0.3 * np.exp(-(x**2) / 2)  # and labels go wrong near the border
     noisy = clear * (1 - flip) + (1 - clear) * flip
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
     for ax, p, wrong, title in (
         (axes[0], clear, flip, "clear classes, wrong labels"),
-        (axes[1], noisy, 0 * x, "classes that mix, right labels"),
+        (axes[1], noisy, 0 * x, "overlapping classes, right labels"),
     ):
-        ax.plot(x, noisy, color="black", linewidth=4, alpha=0.25, label="seen: P(given 1 | x)")
+        ax.plot(x, noisy, color="black", linewidth=4, alpha=0.25, label="observed: P(given 1 | x)")
         ax.plot(x, p, color="tab:blue", label="P(true 1 | x)")
         ax.plot(x, wrong, color="tab:red", linestyle="--", label="P(label wrong | x)")
         ax.set(title=title, xlabel="x")
@@ -178,14 +188,16 @@ def trust() -> None:
         "alone": ("probabilities alone", "tab:orange"),
     }
     sets.sort(key=lambda line: line["panel"]["ece"])
-    figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8, 3), layout="constrained")
     for key, (words, colour) in ways.items():
         found = [line[key]["ece"] for line in sets]
         mean = sum(found) / len(found)
         ax.plot(
             range(1, len(found) + 1), found, "o", color=colour, label=f"{words}: mean {mean:.3f}"
         )
-    ax.set(ylim=(0, None), xlabel="sets, in the order of the first", ylabel="calibration error")
+    ax.set(
+        ylim=(0, None), xlabel="data sets, ordered by the blue points", ylabel="calibration error"
+    )
     ax.axhline(0.1, color="grey", linewidth=1, linestyle=":")
     ax.legend(frameon=False)
     save(figure, "trust")
@@ -214,15 +226,15 @@ def training() -> None:
     clean = [100 * record["test"] for record in history]
     noisy = [100 * record["val_accuracy"] for record in history]
     chosen = max(range(len(noisy)), key=noisy.__getitem__)
-    figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
-    ax.plot(epochs, clean, color="tab:blue", label="test, clean labels (nobody has them)")
-    ax.plot(epochs, noisy, color="tab:orange", label="held out, noisy labels")
-    ax.axvline(epochs[chosen], color="grey", linestyle=":", label="epoch that noisy labels choose")
+    figure, ax = plt.subplots(figsize=(8, 3), layout="constrained")
+    ax.plot(epochs, clean, color="tab:blue", label="clean test labels (unknown in practice)")
+    ax.plot(epochs, noisy, color="tab:orange", label="held-out noisy labels")
+    ax.axvline(epochs[chosen], color="grey", linestyle=":", label="epoch chosen by noisy labels")
     ax.set(xlabel="epoch", ylabel="accuracy, %", ylim=(0, 100))
     ax.legend(frameon=False, loc="lower right")
     save(figure, "noisy_validation")
     plt.close(figure)
-    figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8, 3), layout="constrained")
     ax.plot(epochs, clean, color="tab:blue")
     ten = sum(clean[-10:]) / 10
     best = max(range(len(clean)), key=clean.__getitem__)
