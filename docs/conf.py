@@ -73,6 +73,7 @@ def setup(app):
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("config-inited", lambda app, config: pages.main(), priority=1)
     app.connect("source-read", _name_other_pages)
+    app.connect("source-read", _give_findings_headings)
     app.connect("env-get-outdated", lambda *given: ["index"])  # it depends on what pages there are
     app.connect("autodoc-process-docstring", _escape, priority=1)
     app.connect("autodoc-process-signature", _readable)
@@ -107,6 +108,12 @@ def _escape(app, what, name, obj, options, lines):
             parts = line.split("`")
             parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
             lines[k] = "`".join(parts)
+
+
+def _give_findings_headings(app, docname, source):
+    """Each finding opens with a bold sentence: on the site a heading, so that it can be found."""
+    if docname == "findings":
+        source[0] = re.sub(r"(?m)^\*\*(.+?)\.?\*\*\s", r"## \1\n\n", source[0])
 
 
 def _readable(app, what, name, obj, options, signature, returns):

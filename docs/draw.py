@@ -67,7 +67,7 @@ def data_flow() -> None:
         "fitted": (520, 95, 130, 70, GREEN, "Fitted method", "clean posterior, T(x)"),
         "audit": (690, 20, 140, 62, GREEN, "Audit", "p_wrong, counts, suggestions"),
         "predict": (690, 100, 140, 62, GREEN, "Predictions", "csv, Python, ONNX"),
-        "measure": (690, 180, 140, 62, AMBER, "Measures", "results, tables, tests"),
+        "measure": (690, 180, 140, 62, AMBER, "Evaluation", "results, tables, tests"),
         "review": (870, 20, 120, 62, AMBER, "Review", "a person decides"),
         "fixed": (870, 100, 120, 62, GREY, "Your data", "with better labels"),
     }
@@ -109,10 +109,10 @@ def howto() -> None:
     diagram("many_gpus", "Every process computes a share", boxes, arrows, (890, 220))
     boxes = {
         "table": (10, 80, 150, 60, GREY, "A table", "rows, columns, seeds"),
-        "jobs": (230, 80, 150, 60, BLUE, "Jobs", "those without a line yet"),
+        "jobs": (230, 80, 150, 60, BLUE, "Jobs", "runs without a result yet"),
         "here": (460, 15, 170, 56, BLUE, "Processes here", "--workers 2"),
         "ray": (460, 150, 170, 56, BLUE, "Ray cluster", "--ray"),
-        "lines": (710, 80, 170, 60, GREEN, "results/*.jsonl", "one line a run"),
+        "lines": (710, 80, 170, 60, GREEN, "results/*.jsonl", "one line per run"),
     }
     arrows = [("table", "jobs"), ("jobs", "here"), ("jobs", "ray"), ("here", "lines"),
               ("ray", "lines")]  # fmt: skip
@@ -122,7 +122,7 @@ def howto() -> None:
         "file": (290, 40, 190, 60, BLUE, "model.onnx", "network, classes, columns"),
         "use": (610, 40, 210, 60, GREY, "Your program", "C++, Java, C#, JavaScript"),
     }
-    shown = {"only": (40, 80, 320, 120, GREY, "Shown, not run", "it needs data, or minutes")}
+    shown = {"only": (40, 80, 320, 120, GREY, "Shown, not run", "needs data or minutes")}
     diagram("not_run", "Shown, not run", shown, [], (400, 280))
     arrows = [("run", "file", "ytilde export"), ("file", "use", "onnxruntime")]
     diagram("onnx", "From a run to a program without Python", boxes, arrows, (830, 140))
