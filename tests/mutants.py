@@ -254,7 +254,7 @@ def outcome(tests: tuple[Path, ...], change: Change) -> tuple[str, str]:
     for took, chosen in ((sum(t for t, _ in near), [name for _, name in near]), everything):
         if not chosen:
             continue
-        result = run(chosen, change, 60 + 5 * took)
+        result = run(chosen, change, 900 + 10 * took)  # the machine may be busy
         if result["code"]:
             return "slow" if result["failed"] == "slow" else "noticed", result["failed"]
     return "SURVIVED", f"{len(near)} tests call it"
