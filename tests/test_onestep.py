@@ -20,9 +20,10 @@ from test_cli import refused, ytilde
 from ytilde import Classifier, audit
 from ytilde.auditing import review
 from ytilde.auditing.relabel import relabel
-from ytilde.cli.audit import duration, forecast
 from ytilde.cli.console import Bar
+from ytilde.cli.judging import forecast
 from ytilde.data.readers import read_probabilities
+from ytilde.errors import duration
 from ytilde.runfolder import RunFolder
 
 WORDS = ["--epochs", "4", "--batch-size", "32", "--backbone", "mlp:width=16,depth=1"]
