@@ -15,6 +15,7 @@ imported torch already.
 import argparse
 import ast
 import copy
+import hashlib
 import json
 import multiprocessing
 import os
@@ -30,10 +31,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hypothesis
-import pandas  # noqa: F401  (imported once for all forks, as the next two)
+import matplotlib.figure  # noqa: F401  (what is imported here is imported once for all forks)
+import pandas  # noqa: F401
 import pytest
+import scipy.stats  # noqa: F401
 import sklearn.linear_model  # noqa: F401
 import torch  # noqa: F401
+import typer  # noqa: F401
 
 TESTS = Path(__file__).resolve().parent
 PACKAGE = TESTS.parent / "src" / "ytilde"
@@ -221,10 +225,21 @@ def run(
 
 @cache
 def called_by(tests: tuple[Path, ...]) -> dict[str, tuple[float, list[list[Any]]]]:
-    """Each test: its seconds without any change, and the functions that it calls."""
+    """Each test: its seconds without any change, and the functions that it calls.
+
+    Kept in build/ until the package or these tests change.
+    """
+    digest = hashlib.sha256()
+    for path in (*tests, *sorted(PACKAGE.rglob("*.py"))):
+        digest.update(path.read_bytes())
+    kept = TESTS.parent / "build" / "mutants" / f"{digest.hexdigest()[:16]}.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
     result = run([str(path) for path in tests], None, trace=True)
     if result["code"]:
         sys.exit(f"{result['failed']}: fails without any change; mend that first.")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(result["tests"]))
     return result["tests"]
 
 
