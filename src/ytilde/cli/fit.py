@@ -68,7 +68,7 @@ def fit(
     if os.environ.get("WORLD_SIZE", "1") == "1":  # of many processes one speaks, see below
         refuse_mistyped(ctx.args, options.method, ctx.command.params)
 
-    from .. import parallel
+    from ..engine import parallel
     from .training import FitRequest, train_run
 
     console.quiet = parallel.join().rank > 0
@@ -80,7 +80,7 @@ def fit(
 
 def _started_again(out_folder: Path | None) -> bool:
     """Has torchrun started all processes again, after one fell? Then the run goes on."""
-    from .. import parallel
+    from ..engine import parallel
     from ..runfolder import CONFIG
 
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..data import IGNORE, Data, plural
 from ..engine import Record
-from ..protocols import KEEP, PROTOCOLS, best_epoch, protocols
+from ..engine.protocols import KEEP, PROTOCOLS, best_epoch, protocols
 from ..runfolder import METRICS, MODEL, PREDICTIONS
 from .console import make_table, say, show
 from .reading import say_noise
