@@ -22,24 +22,11 @@ bench
 cli __main__ __init__
 """  # what a module imports stands in its own layer or before it
 RANK = {name: rank for rank, names in enumerate(LAYERS.split("\n")) for name in names.split()}
+# old places, for users' imports: they lead anywhere, and nothing of ours imports them
 MOVED = [
-    "contrastive",
-    "demo",
-    "diagnosis",
-    "encoder",
-    "flags",
-    "images",
-    "labelling",
-    "parallel",
-    "pictures",
-    "protocols",
-    "readers",
-    "relabel",
-    "report",
-    "review",
-    "runs",
-    "stats",
-]  # old places, for users' imports: they lead anywhere, and nothing of ours imports them
+    "contrastive", "demo", "diagnosis", "encoder", "flags", "images", "labelling", "parallel",
+    "pictures", "protocols", "readers", "relabel", "report", "review", "runs", "stats",
+]  # fmt: skip
 ALLOWED = {
     ("auditing.result", "auditing.report"),  # Audit.to_html
     ("auditing.result", "auditing.exporters"),  # Audit.to_label_studio, Audit.to_argilla
