@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..data.readers import Source
 
 OF_FIT = tuple(field.name for field in fields(FitOptions))
+OF_ROWS = "--fix-above, --label-studio and --argilla"  # outputs for one label per row
 OF_DATA = ("out_folder", "probabilities", "ray")  # what else says how to read, or what to train
 
 
@@ -38,10 +39,12 @@ class Wanted(NamedTuple):
         check_outputs(outputs, inputs, self.force)
 
     def check_pixels(self, found: Source) -> None:
-        """Refuse what there is not for labels of pixels."""
+        """Refuse outputs that pixel labels do not have."""
         asked = self.fix_above is not None or self.label_studio or self.argilla
         if found.data.y.dim() > 1 and asked:
-            raise BadInput("of pixel labels regions.csv says where to look; leave out the others")
+            raise BadInput(
+                f"pixel labels are audited by regions (regions.csv); leave out {OF_ROWS}"
+            )
 
 
 @unfold_options
@@ -49,15 +52,15 @@ def audit(
     ctx: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(help="run folder; or data, as of `ytilde fit`, which is fitted first"),
+        typer.Argument(help="run folder; or data, as for `ytilde fit`: a model is trained first"),
     ],
     options: FitOptions,
     probabilities: Annotated[
         str | None,
         typer.Option(
-            help="columns of a table that hold a model's probabilities, e.g. 'p_*', the star being "
-            "the class, or one column of lists; nothing is trained. With --label 'y_*' several "
-            "labels a row are judged",
+            help="columns of a table that hold a model's probabilities, e.g. 'p_*', where * is the "
+            "class, or one column of lists; nothing is trained. With --label 'y_*', rows may have "
+            "several labels",
             rich_help_panel=DATA,
         ),
     ] = None,
@@ -65,8 +68,8 @@ def audit(
         bool,
         typer.Option(
             "--ray",
-            help="work on a Ray cluster, or else on a local one; with --probabilities and a "
-            "parquet file as --out",
+            help="use a Ray cluster, or start a local one; needs --probabilities and a parquet "
+            "file as --out",
             rich_help_panel="Audit",
         ),
     ] = False,
@@ -87,12 +90,15 @@ def audit(
     label_studio: Annotated[
         Path | None,
         typer.Option(
-            help="json to write: the suspects as Label Studio tasks", rich_help_panel=OUTPUT
+            help="json file to write: suspicious labels as Label Studio tasks",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     argilla: Annotated[
         Path | None,
-        typer.Option(help="json to write: the suspects as Argilla records", rich_help_panel=OUTPUT),
+        typer.Option(
+            help="json file to write: suspicious labels as Argilla records", rich_help_panel=OUTPUT
+        ),
     ] = None,
     out_folder: Annotated[
         Path | None,
@@ -107,7 +113,8 @@ def audit(
 ) -> None:
     """Find the wrong labels of a run's data, of a file, or of anybody's probabilities.
 
-    Writes issues.csv and report.html to the run folder; if stopped, the same command goes on.
+    Writes issues.csv and report.html to the run folder. Run the same command to continue one that
+    was stopped.
     """
     if fix_above is not None and not 0 <= fix_above < 1:
         raise BadInput(f"--fix-above is {fix_above:g}; give a probability from 0 to below 1")
@@ -169,7 +176,9 @@ def _several_labels(source: str, label: str | None, wanted: Wanted) -> bool:
 
     several = is_multilabel(source, label)
     if several and (wanted.fix_above is not None or wanted.label_studio or wanted.argilla):
-        raise BadInput("of several labels a row issues.csv says which to take away or add")
+        raise BadInput(
+            f"issues.csv says which of several labels to add or remove; leave out {OF_ROWS}"
+        )
     return several
 
 

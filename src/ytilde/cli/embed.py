@@ -49,7 +49,8 @@ def embed(
 ) -> None:
     """Embed pictures or texts with a pretrained model (Hugging Face transformers).
 
-    For `fit`, `audit`, `diagnose` and `predict --features`. If stopped, the same command goes on.
+    For `fit`, `audit`, `diagnose` and `predict --features`. Run the same command to continue one
+    that was stopped.
     """
     from ..data.readers import TABLES
     from ..encoders.embed import embed as embed_rows
@@ -64,7 +65,9 @@ def embed(
     check_outputs([(out_file, "embeddings")], input_paths(source, data_root, model), force)
     check_suffix(out_file, ".parquet")
     if is_stream(out_file):
-        raise BadInput(f"cannot write {out_file}: its parts lie beside it; name a file")
+        raise BadInput(
+            f"cannot write {out_file}: its parts are kept beside it, so give a regular file"
+        )
     _check_pyarrow()
     if text is not None and Path(source).suffix.lower() not in TABLES:
         raise BadInput(f"--text names a column of a table, and {source} is none")
@@ -103,12 +106,12 @@ def embed(
     if found.kept:
         say(f"note: {plural(found.kept, 'row')} had been embedded before")
     if found.missing:
-        why = "an empty text" if text else "a picture that cannot be read"
-        say(f"note: no embedding of {plural(len(found.missing), 'row')}, {why}; left out in `fit`")
+        why = "empty text" if text else "unreadable picture"
+        rows_without = plural(len(found.missing), "row")
+        say(f"note: no embedding for {rows_without} ({why}); `fit` leaves them out")
     if made.filled:
         say(
-            f"note: {plural(made.filled, 'text')} of {made.tokens} tokens or more: what follows "
-            "these is not embedded"
+            f"note: {plural(made.filled, 'text')} cut after {made.tokens} tokens, the model's limit"
         )
     say(f"written: {out_file}, {found.x.shape[1]} numbers a row")
     column = f" --image-column {quote(image_column)}" if image_column else ""
@@ -116,8 +119,8 @@ def embed(
 
 
 class Items(NamedTuple):
-    """What is embedded: how to read a row, how many there are, what names them; the files, and
-    what tells that they have not changed since."""
+    """What is embedded: how to read a row, how many there are, their names; the files that were
+    read, and what shows that they have not changed since."""
 
     read: Reader
     rows: int
@@ -205,5 +208,5 @@ def _check_pyarrow() -> None:
 
 
 def _stopped(how: str, code: int) -> int:
-    say(f"{how}; run the same command to go on from the last part")
+    say(f"{how}; run the same command to continue from the last part")
     return code

@@ -79,7 +79,7 @@ def fit(
 
 
 def _started_again(out_folder: Path | None) -> bool:
-    """Has torchrun started all processes again, after one fell? Then the run goes on."""
+    """Has torchrun restarted all processes after one failed? Then the run continues."""
     from ..engine import parallel
     from ..runfolder import CONFIG
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def audit_run(run: Path, folds: int, wanted: Wanted, found: Source | None = None) -> None:
-    """Judge the labels that a run was trained on; found: them, where they have just been read."""
+    """Judge the labels that a run was trained on; found: its data, if they were just read."""
     if not run.is_dir():
         raise BadInput(f"{run} is a model without its data; give the folder of its run")
     names = (ISSUES, AUDIT, REPORT, LABELS, FOLDS, ANNOTATORS, VOTES, REGIONS)
@@ -75,7 +75,7 @@ def audit_run(run: Path, folds: int, wanted: Wanted, found: Source | None = None
         result = clf.audit_data(found.data, folds, bar.show, **kept)
         if isinstance(checked, dict):
             known = f"The {len(checked)} rows whose clean label is known"
-            result.notes.append(f"{known} are taken for a random sample of all rows.")
+            result.notes.append(f"{known} are treated as a random sample of all rows.")
         context = result.context
         context.history, context.paths, context.title = history, found.paths, str(run)
         context.ids, context.texts = found.ids, found.texts
@@ -128,8 +128,8 @@ def audit_files(
 ) -> None:
     """Judge labels of parquet files larger than memory: a parquet file, figures and a report."""
     if out is None or out.suffix != ".parquet":
-        raise BadInput(f"{source} is judged in parts, as it may be larger than memory; give a "
-                       "parquet file to write, as in --out issues.parquet")  # fmt: skip
+        raise BadInput(f"{source} is read in parts, as it may be larger than memory; name a "
+                       "parquet file to write, e.g. --out issues.parquet")  # fmt: skip
     if wanted.fix_above is not None or wanted.label_studio or wanted.argilla:
         raise BadInput("--fix-above, --label-studio and --argilla are for tables that fit into "
                        f"memory; take what you need from {out}")  # fmt: skip
@@ -150,7 +150,7 @@ def audit_files(
 
 
 def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> None:
-    """All files of an audit, and what there is to say of it."""
+    """Write all files of an audit, and print its summary."""
     if wanted.label_studio is not None:
         result.to_label_studio(wanted.label_studio, wanted.force)
     if wanted.argilla is not None:
@@ -179,14 +179,14 @@ def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> 
         say(f"{int(fixed.fixed.sum())} of {len(fixed)} labels fixed, those {above}")
         advised = fix_threshold(result) or 1.0
         if fixed.fixed.any() and (wanted.fix_above or 0.0) < advised:
-            say("note: more labels may be worse than better for it; look at some of them first")
+            say("note: this may break more labels than it fixes; look at some of them first")
     say(f"written: {', '.join(map(str, written))}")
     if fixed is not None and fixed.fixed.any():
         say_relabel(config, run / LABELS)
     if result.checked and (advice := result.checked.advice()):
         say(advice)
     if result.checked is None:
-        say(f"next: ytilde review {quote(str(run))} --sample 100  # a count whatever the model is")
+        say(f"next: ytilde review {quote(str(run))} --sample 100  # to count wrong labels yourself")
     if not result.at_chance:
         say(f"next: ytilde review {quote(str(run))}")
 

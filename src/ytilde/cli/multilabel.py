@@ -1,4 +1,4 @@
-"""`ytilde audit` of probabilities of several classes a row."""
+"""`ytilde audit` of probabilities where rows may have several labels."""
 
 from __future__ import annotations
 

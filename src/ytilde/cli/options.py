@@ -45,8 +45,8 @@ ImageSize = Annotated[
         "--image-size",
         min=16,
         max=2048,
-        help="scale pictures to cover a square of so many pixels; default: their own size where "
-        "all are alike, else the median, at most 224",
+        help="scale pictures to cover a square of this many pixels; default: their own size if "
+        "all have the same, otherwise the median, at most 224",
         rich_help_panel=DATA,
     ),
 ]
@@ -60,7 +60,7 @@ TextColumn = Annotated[
     str | None,
     typer.Option(
         "--text",
-        help="column of texts to be read; default: the only one of long texts",
+        help="text column to learn from; default: the only column of long texts",
         rich_help_panel=DATA,
     ),
 ]
@@ -68,8 +68,8 @@ GroupColumn = Annotated[
     str | None,
     typer.Option(
         "--group",
-        help="column that tells which rows belong together, e.g. a patient: they are never split "
-        "between training and validation, nor between folds",
+        help="column of groups, e.g. patients: rows of one group are never split between training "
+        "and validation, nor between folds",
         rich_help_panel=DATA,
     ),
 ]
@@ -77,7 +77,7 @@ IdColumn = Annotated[
     str | None,
     typer.Option(
         "--id",
-        help="column that identifies the rows, copied to every output; none: there is no such "
+        help="column that identifies the rows, copied to every output; 'none' if there is no such "
         "column",
         rich_help_panel=DATA,
     ),
@@ -100,8 +100,8 @@ DataRoot = Annotated[
 Annotations = Annotated[
     Path | None,
     typer.Option(
-        help="votes of several annotators, instead of labels: a table with a row a vote (task, "
-        "worker, label; tasks are ids or rows), or with a column an annotator",
+        help="votes of several annotators, instead of labels: a table with one row per vote (task, "
+        "worker, label; tasks are ids or row numbers), or with one column per annotator",
         rich_help_panel=DATA,
     ),
 ]
@@ -208,7 +208,7 @@ class FitOptions:
                 )
             return None
         if self.noise:
-            raise BadInput("--noise corrupts one label a row; votes are wrong enough, leave it out")
+            raise BadInput("--noise corrupts one label per row, and not votes; leave it out")
         columns = {"item": self.item, "annotator": self.annotator, "label": self.label}
         return {"path": str(self.annotations), **columns}
 
@@ -244,7 +244,7 @@ def unfold_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class GroupedCommand(TyperCommand):
-    """Help in groups, the order being that of their first options; plain text, quickly there."""
+    """Help in groups, in the order of their first options; plain text, so that it is fast."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
@@ -259,4 +259,4 @@ class GroupedCommand(TyperCommand):
                 formatter.write_dl(groups[name])
 
     def add_fields(self, ctx: Any, groups: dict[str, list[tuple[str, str]]]) -> None:
-        """For options that are fields of a dataclass."""
+        """Add options that are fields of a dataclass; here: none."""

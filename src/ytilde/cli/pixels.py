@@ -10,7 +10,7 @@ from .console import say
 
 
 def write_pixels(result: PixelAudit, run: Path) -> None:
-    """All files of an audit of pixel labels, and what there is to say of it."""
+    """Write all files of an audit of pixel labels, and print its summary."""
     result.to_csv(run / ISSUES, force=True)
     result.regions_to_csv(run / REGIONS, force=True)
     result.to_json(run / AUDIT, force=True)

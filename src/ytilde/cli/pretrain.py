@@ -63,7 +63,9 @@ def pretrain(
 
     check_outputs([(out_file, "encoder")], input_paths(source, data_root), force)
     if is_stream(out_file):
-        raise BadInput(f"cannot write {out_file}: its checkpoints lie beside it; name a file")
+        raise BadInput(
+            f"cannot write {out_file}: its checkpoints are kept beside it, so give a regular file"
+        )
     known = {
         f.name: f
         for f in dataclasses.fields(Recipe)

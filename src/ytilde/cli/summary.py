@@ -48,7 +48,7 @@ def summarise(history: list[Record], keep: str = "last") -> dict[str, Any]:
 def against_truth(data: Data, probs: NDArray[Any], unreadable_rows: NDArray[Any]) -> dict[str, Any]:
     """How many given and predicted labels of the training rows are right, where the truth is known.
 
-    Only measured, after training.
+    For evaluation only, after training.
     """
     if data.clean is None:
         return {}

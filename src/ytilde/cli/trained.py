@@ -42,10 +42,10 @@ def load_model(run: Path) -> tuple[Classifier, dict[str, Any]]:
 
 
 def load_config(run: Path) -> dict[str, Any]:
-    """What a run was asked for; refused where another version of ytilde wrote it otherwise."""
+    """The config of a run; refused if another version of ytilde wrote it in another form."""
     config = Run.config(run)
     if config.get("multilabel"):
-        raise BadInput(f"{run} audits several labels a row: its issues.csv says which are wrong")
+        raise BadInput(f"{run} audits several labels per row; see its issues.csv")
     try:
         for key in ("source", "data_root", "label", "clean_label", "image_column", "noise"):
             config[key]
@@ -65,7 +65,7 @@ def schema_of(config: dict[str, Any]) -> readers.Schema | None:
 
 
 def run_schema(run: Path, config: dict[str, Any]) -> readers.Schema | None:
-    """How a run's table is read, to the bit; None where it has none: the source tells."""
+    """How a run's table is read, exactly; None: it has no table, and the source says how."""
     schema = schema_of(config)
     if schema is None or not schema.columns:
         return None

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 TASKS = ("classification", "segmentation")
 RESUME = "run the same command with --resume to continue"
-GOES_ON = "the same command goes on"
+GOES_ON = "run the same command to continue"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def train_run(
     """Train what was asked for; the folder of the run, and what it was trained on.
 
     resume: continue the run in asked.out_folder.
-    goes_on: do so wherever this same run has begun, in a default folder too; Ctrl-C then leaves
+    goes_on: continue wherever this very run has begun, in a default folder too; Ctrl-C then leaves
         checkpoints and no model.
     check: may refuse the data before anything is trained.
     """
@@ -229,7 +229,7 @@ def default_folder(stem: str, config: Any = None) -> Path:
 
 
 def stop_on_sigterm(again: str) -> None:
-    """Let SIGTERM end the process with a line on how to go on."""
+    """Let SIGTERM end the process with a line on how to continue."""
 
     def terminated(*_: Any) -> None:
         say(f"Stopped by SIGTERM; the last epoch is saved: {again}")
