@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -17,6 +15,7 @@ from .options import DATA, METHOD, OUTPUT, DataRoot, Force, IdColumn, ImageColum
 
 if TYPE_CHECKING:
     from ..encoders.embed import Reader
+from .stopping import work_folder
 
 
 def embed(
@@ -81,26 +80,15 @@ def embed(
     made = Pretrained(model, choose_device(device))
     made.check_texts() if text is not None else made.check_pictures()
     say(f"{plural(rows, 'text' if text else 'picture')}, {made.kind} on {made.device}")
-    work = out_file.parent / f".{out_file.name}.work"
-    new = not work.exists()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_stopped("Stopped by SIGTERM", 143)))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with Bar() as bar:
+    with work_folder(out_file, "the last part") as work, Bar() as bar:
 
-            def on_rows(done: int, of: int) -> None:
-                bar.show({"stage": "embedding", "epoch": done, "epochs": of})
+        def on_rows(done: int, of: int) -> None:
+            bar.show({"stage": "embedding", "epoch": done, "epochs": of})
 
-            found = embed_rows(
-                items.read, rows, made, work, [source, text, items.names, items.state],
-                pictures=text is None, batch_size=batch_size, on_rows=on_rows,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        raise typer.Exit(_stopped("Interrupted", 130)) from None
-    except BadInput:
-        if new:
-            RunFolder(work).remove()
-        raise
+        found = embed_rows(
+            items.read, rows, made, work, [source, text, items.names, items.state],
+            pictures=text is None, batch_size=batch_size, on_rows=on_rows,
+        )  # fmt: skip
     write_embeddings(out_file, items.names, found, {"model": model, "digest": made.digest})
     RunFolder(work).remove()
     if found.kept:
@@ -205,8 +193,3 @@ def _check_pyarrow() -> None:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise BadInput("embed writes parquet: pip install 'ytilde[embed]'") from error
-
-
-def _stopped(how: str, code: int) -> int:
-    say(f"{how}; run the same command to continue from the last part")
-    return code

@@ -34,12 +34,13 @@ from ..runfolder import (
     VOTES,
     RunFolder,
 )
-from ..versions import versions
 from .console import Bar, say
 from .pixels import write_pixels
 from .runs import Run
-from .trained import load_model, run_inputs, same_encoder, say_relabel, training_data
-from .training import GOES_ON, default_folder, stop_on_sigterm
+from .stopping import GOES_ON, stop_on_sigterm
+from .summary import say_audit
+from .trained import audit_config, load_model, run_inputs, same_encoder, say_relabel, training_data
+from .training import default_folder
 
 if TYPE_CHECKING:
     from .audit import Wanted
@@ -100,12 +101,8 @@ def audit_probabilities(
     for note in found.notes:
         say(f"data: {note}")
     data = found.data
-    config = {
-        "source": source, "data_root": None, "label": label, "clean_label": None,
-        "image_column": None, "id_column": id_column, "noise": None, "probabilities": pattern,
-        "fingerprint": found.fingerprint, "classes": list(data.names or ()),
-        "versions": versions(), "started_in": str(Path.cwd()),
-    }  # fmt: skip
+    asked = {"label": label, "id_column": id_column, "probabilities": pattern}
+    config = audit_config(source, asked, found.fingerprint, list(data.names or ()))
     folder = out_folder or default_folder(f"{table_stem(Path(source))}-audit", config)
     checked = known_rows(folder, data)
     # as an array: a tensor's numbers would be rounded to float32
@@ -143,10 +140,7 @@ def audit_files(
     result.context.title, result.context.table = str(source), out.name
     result.to_json(figures, wanted.force)
     result.to_html(report, wanted.force)
-    say(result.summary())
-    for note in result.notes:
-        say(f"note: {note}")
-    say(f"written: {out}, {figures}, {report}")
+    say_audit(result, [out, figures, report])
 
 
 def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> None:
@@ -171,9 +165,7 @@ def _write(result: Audit, run: Path, config: dict[str, Any], wanted: Wanted) -> 
         written.append(run / LABELS)
         write_csv(written[-1], fixed)
     written += filter(None, (wanted.label_studio, wanted.argilla))
-    say(result.summary())
-    for note in result.notes:
-        say(f"note: {note}")
+    say_audit(result)
     if fixed is not None:
         above = f"whose p_wrong is above {wanted.fix_above:g}"
         say(f"{int(fixed.fixed.sum())} of {len(fixed)} labels fixed, those {above}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -57,6 +58,15 @@ def against_truth(data: Data, probs: NDArray[Any], unreadable_rows: NDArray[Any]
     right = {"given": y == clean, "predicted": probs.argmax(-1) == clean}
     shares = {f"train_{name}_right": float(hit[known].mean()) for name, hit in right.items()}
     return {"train_truth_known": int(known.sum()), **shares} if known.any() else {}
+
+
+def say_audit(result: Any, written: Iterable[Path] = ()) -> None:
+    """The lines at the end of an audit: what it found, what to know about it, its files."""
+    say(result.summary())
+    for note in result.notes:
+        say(f"note: {note}")
+    if paths := ", ".join(map(str, written)):
+        say(f"written: {paths}")
 
 
 def say_summary(

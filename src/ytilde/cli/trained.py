@@ -18,6 +18,7 @@ from ..engine import Recipe
 from ..estimator import Classifier
 from ..hashing import hash_of
 from ..runfolder import MODEL, TEXT
+from ..versions import versions
 from .annotated import read_annotated, row_votes
 from .console import say
 from .reading import corrupt, input_paths
@@ -148,6 +149,17 @@ def from_start(path: Any, config: dict[str, Any]) -> str | None:
     """A path of a run that is not here, as it was seen from where the run was started."""
     there = Path(config.get("started_in", ".")) / (path or "")
     return path if path is None or Path(path).exists() or not there.exists() else str(there)
+
+
+def audit_config(
+    source: str, asked: dict[str, Any], fingerprint: str | None, classes: list[str]
+) -> dict[str, Any]:
+    """The config of a run that audits probabilities made elsewhere."""
+    absent = dict.fromkeys(("data_root", "clean_label", "image_column", "noise"))
+    return {
+        "source": source, **absent, **asked, "fingerprint": fingerprint, "classes": classes,
+        "versions": versions(), "started_in": str(Path.cwd()),
+    }  # fmt: skip
 
 
 def say_relabel(config: dict[str, Any], labels: Path) -> None:

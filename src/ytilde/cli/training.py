@@ -31,6 +31,7 @@ from .options import FitOptions
 from .predictions import write_predictions
 from .reading import check_image_size, class_sizes, corrupt, input_paths, read_source, true_labels
 from .runs import Run
+from .stopping import GOES_ON, RESUME, stop_on_sigterm
 from .summary import against_truth, say_summary, summarise
 from .trained import load_encoder, run_schema
 
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from ..engine import Record, Trainer
 
 TASKS = ("classification", "segmentation")
-RESUME = "run the same command with --resume to continue"
-GOES_ON = "run the same command to continue"
 
 
 @dataclass(frozen=True)
@@ -226,16 +225,6 @@ def default_folder(stem: str, config: Any = None) -> Path:
         if not folder.exists() or (config and _has_run(folder) and Run.is_of(folder, config)):
             return folder
     raise AssertionError
-
-
-def stop_on_sigterm(again: str) -> None:
-    """Let SIGTERM end the process with a line on how to continue."""
-
-    def terminated(*_: Any) -> None:
-        say(f"Stopped by SIGTERM; the last epoch is saved: {again}")
-        raise SystemExit(143)
-
-    signal.signal(signal.SIGTERM, terminated)
 
 
 def _has_run(folder: Path | None) -> bool:
