@@ -32,6 +32,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from audit_sets import wrong_at_borders
+from common import read_lines
 from ytilde import Classifier, Data, audit, datasets, noise
 from ytilde.auditing.crossfit import out_of_fold
 from ytilde.estimator.audits import _fold_fit
@@ -115,8 +116,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # scikit-learn's mlp says that it has not converged
-    text = options.out.read_text() if options.out.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = read_lines(options.out)
     have = {(line["set"], line["noise"], line["seed"], line["n"]) for line in lines}
     train, test = datasets.load(options.set), datasets.load(options.set, split="test")
     both = [

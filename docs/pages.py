@@ -163,7 +163,7 @@ def api_pages() -> dict[str, str]:
             thing = getattr(module, public)
             kind = "class" if inspect.isclass(thing) else "function"
             blocks.append(f"```{{eval-rst}}\n.. auto{kind}:: {name}.{public}\n"
-                          + (_members(thing) if kind == "class" else "") + "```")  # fmt: skip
+                          + (_members(thing, module) if kind == "class" else "") + "```")  # fmt: skip
         pages[f"api/{name}.md"] = "\n\n".join(blocks) + "\n"
     toc = "\n".join(names)
     pages["api/index.md"] = (
@@ -174,10 +174,16 @@ def api_pages() -> dict[str, str]:
     return pages
 
 
-def _members(cls: type) -> str:
-    """All but the fields of a NamedTuple, and what scikit-learn adds for its routing."""
+def _members(cls: type, module: ModuleType) -> str:
+    """All but the fields of a NamedTuple, and what scikit-learn adds for its routing.
+
+    Where a base of ours has no entry on the page, what the class inherits too.
+    """
+    bases = [base for base in cls.__bases__ if base.__module__.startswith(f"{module.__name__}.")]
+    hidden = any(base.__name__ not in _public(module) for base in bases)
     left_out = [*getattr(cls, "_fields", ()), *(n for n in dir(cls) if n.endswith("_request"))]
-    return "   :members:\n" + (f"   :exclude-members: {', '.join(left_out)}\n" if left_out else "")
+    how = "   :members:\n" + ("   :inherited-members:\n" if hidden else "")
+    return how + (f"   :exclude-members: {', '.join(left_out)}\n" if left_out else "")
 
 
 def _module(name: str) -> ModuleType:
