@@ -81,11 +81,12 @@ def setup(app):
 
 
 def _mend(app, error):
-    """What screen readers and keyboards need: levels of captions, code to scroll, links' names."""
+    """What screen readers and keyboards need: levels of captions, what scrolls, links' names."""
     for path in Path(app.outdir).rglob("*.html") if app.builder.name == "html" else ():
         text = path.read_text(encoding="utf-8")
         better = text.replace('role="heading">', 'role="heading" aria-level="2">')
-        better = better.replace("<pre>", '<pre tabindex="0">')
+        for scrolls in ("<pre>", '<div class="table-wrapper', '<div class="math">'):
+            better = better.replace(scrolls, f'{scrolls[:4]} tabindex="0"{scrolls[4:]}')
         if path.parent.name == "gallery":  # its style hides the titles inside of the links
             better = re.sub(r'(<a class="reference internal"[^>]*)(><span class="doc">)([^<"]+)',
                             r'\1 aria-label="\3"\2\3', better)  # fmt: skip
