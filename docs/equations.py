@@ -144,8 +144,12 @@ EQUATIONS: dict[str, tuple[str, str]] = {
         "of $w$ in [DivideMix](dividemix.md).",
     ),
     "second_opinion": (
-        r"q_i \propto m_i^a\, T_{i \tilde y}^b, \quad L = -\sum_i q_i \log p_i(x)",
-        "The target $q$ weighs the peer's opinion $m$ against the given label.",
+        r"L = -\sum_j q_j \log p_j(x),"
+        r" \quad q = w\, 1_{\tilde y} + (1 - w) \operatorname{softmax}(2 \log m),"
+        r" \quad w = \left( \frac{l_{\tilde y}}{\max_j l_j} \right)^\gamma,"
+        r" \quad l = m / c",
+        "$m$ is the peer's opinion of the row, $c$ its mean opinion over all rows and $\\gamma$ the "
+        "field `exponent`: a plausible label is believed, an implausible one is replaced.",
     ),
     "forward": (r"L = -\log \sum_i p_i(x)\, T_{i \tilde y}", ""),
     "backward": (r"L = -\sum_j (T^{-1})_{\tilde y j} \log p_j(x)", ""),
