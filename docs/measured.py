@@ -81,7 +81,7 @@ class Measured:
             for line in self.lines["defaults"]
             if "accuracy" in line
         }
-        rows = []
+        rows, versions = [], set()
         for name in names:
             for network in dict.fromkeys(key[1] for key in lines if key[0] == name):
                 own = [key for key in lines if key[:2] == (name, network)]
@@ -89,6 +89,7 @@ class Measured:
                          if ("ce", *key[1:]) in lines]  # fmt: skip
                 if not pairs:
                     continue
+                versions |= {mine["versions"]["ytilde"] for mine, _ in pairs}
                 mean = [100 * statistics.mean(line["accuracy"] for line in side)
                         for side in zip(*pairs, strict=True)]  # fmt: skip
                 cost = statistics.median(mine["seconds"] / ce["seconds"] for mine, ce in pairs)
@@ -99,7 +100,7 @@ class Measured:
                 "In the study of defaults (20 settings of tables, texts and features, up to 5 "
                 "seeds, everything at its default; `benchmarks/defaults.py`): mean accuracy on "
                 "clean test labels over the runs there are, cross-entropy in the same runs, and "
-                "the time as a multiple of cross-entropy's."
+                f"the time as a multiple of cross-entropy's. By ytilde {', '.join(sorted(versions))}."
             )
             head = ("method", "network", "runs", "accuracy", "cross-entropy", "time")
             yield _table(head, rows)
