@@ -100,7 +100,8 @@ class Measured:
                 "In the study of defaults (20 settings of tables, texts and features, up to 5 "
                 "seeds, everything at its default; `benchmarks/defaults.py`): mean accuracy on "
                 "clean test labels over the runs there are, cross-entropy in the same runs, and "
-                f"the time as a multiple of cross-entropy's. By ytilde {', '.join(sorted(versions))}."
+                "the time as a multiple of cross-entropy's. "
+                f"By ytilde {', '.join(sorted(versions))}."
             )
             head = ("method", "network", "runs", "accuracy", "cross-entropy", "time")
             yield _table(head, rows)
