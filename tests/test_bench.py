@@ -29,8 +29,7 @@ from ytilde.bench import Job, RunPaths, figures, pool, render, results, stand_in
 from ytilde.bench.report import entry as entry_of
 from ytilde.bench.run import circumstances, failure, run_job
 from ytilde.bench.tune import narrowed
-from ytilde.cli.bench import bench_app
-from ytilde.cli.bench import RunOptions
+from ytilde.cli.bench import RunOptions, bench_app
 from ytilde.cli.bench_choice import run_paths
 from ytilde.data import BadInput
 from ytilde.engine import Diverged
