@@ -104,6 +104,7 @@ def train_run(
     network, settings = _network(options, data, made, settings, encoder, begun)
     shape = seen_shape(network, data.shape)
     kind = {"pixels": data.y.dim() > 1, "texts": of_texts(data)}
+    kind["early_stopping"] = isinstance(made, str) or made.early_stopping
     recipe = default_recipe(shape, len(data), **kind, seed=seed, **settings)
     corrupted, noise_summary = corrupt(data, options.noise, recipe)
     config = {

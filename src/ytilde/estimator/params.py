@@ -53,4 +53,5 @@ def recipe_for(clf: Classifier, data: Data) -> Recipe:
     elif not isinstance(seed, (int, np.integer)):
         raise BadInput(f"random_state must be a whole number or None, not {seed!r}")
     kind = {"pixels": data.y.dim() > 1, "texts": of_texts(data)}
+    kind["early_stopping"] = is_auto(clf) or new_method(clf).early_stopping
     return default_recipe(data.shape, len(data), **kind, seed=int(seed), **own)
