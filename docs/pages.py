@@ -204,8 +204,8 @@ def api_pages() -> dict[str, str]:
         for public in _public(module):
             thing = getattr(module, public)
             kind = "class" if inspect.isclass(thing) else "function"
-            blocks.append(f"```{{eval-rst}}\n.. auto{kind}:: {name}.{public}\n"
-                          + (_members(thing, module) if kind == "class" else "") + "```")  # fmt: skip
+            members = _members(thing, module) if kind == "class" else ""
+            blocks.append(f"```{{eval-rst}}\n.. auto{kind}:: {name}.{public}\n{members}```")
         pages[f"api/{name}.md"] = "\n\n".join(blocks) + "\n"
     toc = "\n".join(names)
     pages["api/index.md"] = (
