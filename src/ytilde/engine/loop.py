@@ -45,6 +45,7 @@ class Trainer(Passes):
         notes: what the user should know already; more is added, such as a fall-back.
 
     Example:
+        >>> import torch
         >>> from ytilde import create
         >>> from ytilde.fitting import fit_method
         >>> data = Data(torch.randn(40, 3), torch.arange(40) % 2, 2)

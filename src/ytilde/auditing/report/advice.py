@@ -159,7 +159,7 @@ def _counting(audit: Audit, folder: Path) -> list[Advice]:
 def _training(method: str) -> Advice:
     if method in ("", "ce"):
         text = "Or leave the labels and train with a method that survives the wrong ones."
-        return Advice(text, "ytilde fit DATA --label COLUMN --method elr")
+        return Advice(text, "ytilde fit DATA --label COLUMN --method second_opinion")
     return Advice(
         f"Or leave the labels: the model was trained with {text_of(method)}, which is made to "
         "survive wrong ones."
