@@ -233,7 +233,7 @@ def _groups(
         if joined[0][1]:
             counts += _in_order(joined)
         else:
-            unknown += joined[0][0]
+            unknown += int(joined[0][0])
     size, seen, bad = np.array(counts, dtype=np.float64).reshape(-1, 3).T
     return size, seen, bad, unknown
 
