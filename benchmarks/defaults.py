@@ -217,7 +217,7 @@ def report(options: argparse.Namespace) -> None:
     lines = [x for x in read_lines(options.out) if "accuracy" in x and ":" not in x["method"]]
     found = table(lines)
     cells = sorted({(line["setting"], line["seed"]) for line in lines})
-    full = {name: rows for name, rows in found.items() if len(rows) >= 0.95 * len(cells)}
+    full = {name: rows for name, rows in found.items() if len(rows) >= 0.8 * len(cells)}
     cells = [cell for cell in cells if all(cell in rows for rows in full.values())]
     accuracy = np.array([[rows[cell]["accuracy"] for cell in cells] for rows in full.values()])
     seconds = np.array([[rows[cell]["seconds"] for cell in cells] for rows in full.values()])

@@ -219,7 +219,7 @@ def test_texts_alone_are_read_by_a_linear_model():
     clf = Classifier("ce", **fast).fit(table[["review"]], table.stars)
     assert clf.backbone_ == "identity" and clf.recipe_.batch_size == 32
     mixed = table[["review"]].assign(**{f"n{k}": np.arange(60.0) for k in range(40)})
-    assert Classifier("ce", **fast).fit(mixed, table.stars).backbone_ == "mlp"
+    assert Classifier("ce", **fast).fit(mixed, table.stars).backbone_ == "mlp:width=128,depth=1"
 
 
 def test_in_a_browser_texts_are_read(audited, browser):

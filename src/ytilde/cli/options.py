@@ -194,7 +194,7 @@ class FitOptions:
     noise: Noise = None
     data_root: DataRoot = None
     strict: Strict = False
-    method: MethodName = "elr"
+    method: MethodName = "second_opinion"
     backbone: Backbone = "auto"
     encoder: EncoderFile = None
     pretrain: Pretrain = None

@@ -128,7 +128,7 @@ class Trainer(Passes):
                 break
             began = time.perf_counter()
             try:
-                with run.random(), run.fused():
+                with run.random(), run.fused(), self.threads():
                     step = run.begin(epoch)
                     for inputs in run.inputs():
                         step(inputs)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Batch, Data
-from .device import autocast, choose_device, choose_dtype
+from .device import autocast, choose_device, choose_dtype, one_thread_if_small
 from .feed import Feed
 from .parallel import Team
 from .recipe import Recipe
@@ -66,7 +66,7 @@ class Passes:
             for batch in self.feed.in_order(data):
                 if data is not self.data:
                     batch = batch._replace(index=torch.full_like(batch.index, -1))
-                with self.autocast():
+                with self.autocast(), self.threads():
                     part = fn(batch)
                 if not filled and not parts and len(part) == len(batch.y) > 1:  # of each row
                     whole = part.new_empty((len(data), *part.shape[1:]))
@@ -101,3 +101,7 @@ class Passes:
     def autocast(self) -> Any:
         """A context in which networks compute in the recipe's precision."""
         return autocast(self.device, self.dtype)
+
+    def threads(self) -> Any:
+        """A context with as many threads as the networks have use for."""
+        return one_thread_if_small(self.method, self.device)

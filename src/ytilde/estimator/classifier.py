@@ -104,7 +104,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        method: str | Method = "elr",
+        method: str | Method = "second_opinion",
         backbone: str | nn.Module = "auto",
         *,
         epochs: int | None = None,
