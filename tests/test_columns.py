@@ -126,7 +126,7 @@ def test_mixed_columns_are_numbers_with_gaps_or_codes():
     found = read(table, id_column="none")
     assert found.schema.columns == {"mixed": None, "code": ["1", "2", "A", "B"], "truth": None}
     assert found.schema.gaps == ["mixed", "truth"]
-    assert any("no number in 6 rows" in note and "'unknown'" in note for note in found.notes)
+    assert any("not a number in 6 rows" in note and "'unknown'" in note for note in found.notes)
     assert found.data.x[10, 0] == float(np.median([k for k in range(n) if k % 10]))
 
 
