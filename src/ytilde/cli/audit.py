@@ -63,14 +63,14 @@ class Wanted(NamedTuple):
     argilla: Path | None
     force: bool
 
-    def check(self, *inputs: Any) -> None:
-        """Refuse, before the work, what must not be overwritten."""
+    def check(self, *inputs: Any, run: Path | None = None) -> None:
+        """Refuse, before the work, what must not be overwritten; run: a folder of a run to be."""
         from ..auditing.exporters import label_studio_outputs
         from ..outputs import check_outputs
 
         outputs = label_studio_outputs(self.label_studio) if self.label_studio else []
         outputs += [(self.argilla, "argilla")] if self.argilla else []
-        check_outputs(outputs, inputs, self.force)
+        check_outputs(outputs, inputs, self.force, run)
 
     def check_pixels(self, found: Source) -> None:
         """Refuse what there is not for labels of pixels."""
@@ -167,7 +167,7 @@ def audit(
     if fix_above is not None and not 0 <= fix_above < 1:
         raise BadInput(f"--fix-above is {fix_above:g}; give a probability from 0 to below 1")
     wanted = Wanted(fix_above, label_studio, argilla, force)
-    wanted.check(source)
+    wanted.check(source, annotations, features, test, encoder, run=out_folder)
     given = [name for name in OF_DATA if ctx.get_parameter_source(name).name != "DEFAULT"]  # type: ignore[union-attr]
     if probabilities is not None:
         _refuse(
@@ -187,6 +187,7 @@ def audit(
     run, found = Path(source), None
     if not (run / CONFIG).exists() and run.suffix != ".safetensors":
         refuse_mistyped(ctx.args, "ce" if method == "auto" else method, ctx.command.params)
+        from .reading import input_paths
         from .training import FitRequest, train_run
 
         voted = votes_asked(annotations, item, annotator, label, noise_text)
@@ -197,10 +198,10 @@ def audit(
             voted, features, image_size, text_column, group_column,
         )  # fmt: skip
 
-        def check(found: Source) -> None:
+        def check(found: Source, folder: Path) -> None:
             _check_data(found, folds)
             wanted.check_pixels(found)
-            wanted.check(*(found.paths or ()))
+            wanted.check(*input_paths(source, data_root), *(found.paths or ()), run=folder)
 
         run, found = train_run(asked, goes_on=True, check=check)
     else:
@@ -335,7 +336,8 @@ def _audit_probabilities(
     result = judge(np.asarray(data.x), data.y, names=data.names, checked=checked)
     result.context.ids, result.context.texts = found.ids, found.texts
     result.context.title = str(source)
-    again = (folder / CONFIG).exists() and not wanted.force
+    wanted.check(run=folder)
+    again = Run.is_of(folder, config) if wanted.force else (folder / CONFIG).exists()
     with Run.open(folder, config, resume=again, force=wanted.force, inputs=[Path(source)]):
         _write(result, folder, config, wanted)
 
