@@ -364,6 +364,9 @@ def _audit_files(
     if wanted.fix_above is not None or wanted.label_studio or wanted.argilla:
         raise BadInput("--fix-above, --label-studio and --argilla are for tables that fit into "
                        f"memory; take what you need from {out}")  # fmt: skip
+    if Path(source).resolve() in out.resolve().parents:
+        raise BadInput(f"{out} would lie among the files of {source}, and be read as one of them; "
+                       "give another folder")  # fmt: skip
     figures, report = out.with_suffix(".json"), out.with_suffix(".html")
     outputs = [(out, "issues parquet"), (figures, "audit"), (report, "report")]
     check_outputs(outputs, [source], wanted.force)
