@@ -432,6 +432,14 @@ def test_probabilities_that_cannot_be_read(tmp_path, words, match):
     assert [p.name for p in tmp_path.iterdir()] == ["p.csv"]
 
 
+@pytest.mark.parametrize("end", ["csv", "npz"])
+def test_probabilities_of_no_row(tmp_path, end):
+    (tmp_path / "p.csv").write_text("p_a,p_b,label\n")
+    np.savez(tmp_path / "p.npz", p_a=np.zeros(0), p_b=np.zeros(0), label=np.zeros(0, int))
+    words = ["audit", f"p.{end}", "--probabilities", "p_*", "--label", "label"]
+    refused(*words, match="There are no rows in", cwd=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("columns", "match"),
     [
