@@ -148,6 +148,18 @@ def test_the_command_writes_rows_figures_and_report(folder: Path, tmp_path: Path
     assert pq.read_table(out).column_names == ["mine"]
 
 
+@pytest.mark.parametrize("ids", [[], ["--id", "name"]])
+def test_nothing_suspicious_is_an_answer_too(ids: list[str], tmp_path: Path) -> None:
+    y = np.arange(400) % 4
+    pq.write_table(table(0.96 * np.eye(4)[y] + 0.01, y), tmp_path / "p.parquet")
+    words = ["audit", str(tmp_path / "p.parquet"), "--probabilities", "p_*", *ids, "--out"]
+    told = CliRunner().invoke(app, [*words, str(tmp_path / "i.parquet")])
+    assert told.exit_code == 0, told.output
+    assert not pq.read_table(tmp_path / "i.parquet")["is_label_issue"].to_pandas().any()
+    assert json.loads((tmp_path / "i.json").read_text())["issues"] == []
+    assert (tmp_path / "i.html").read_text().rstrip().endswith("</html>")
+
+
 def test_no_part_is_lost_or_counted_twice(folder: Path, tmp_path: Path) -> None:
     """A linked folder was passed over, and what Spark left half-written was read."""
     (tmp_path / "elsewhere").mkdir()
