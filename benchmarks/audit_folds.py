@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_breast_cancer
 
+from common import read_lines
 from ytilde import Classifier, Data, datasets, noise
 from ytilde.metrics import average_precision, f1
 from ytilde.versions import versions
@@ -96,8 +97,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    text = options.out.read_text() if options.out.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = read_lines(options.out)
     have = {(line["set"], line["noise"], line["seed"]) for line in lines}
     for seed in range(options.seeds if not options.report else 0):
         for name in SETS:

@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/audit_quality.py                          # digits, 5 seeds
     PYTHONPATH=src python benchmarks/audit_quality.py --set fashion-mnist --rows 6000 --seeds 2
 
-Ours: `Classifier("elr")` with an mlp of 128 units, audited out of fold. cleanlab: its label issues
+Ours: `Classifier()` as it is, audited out of fold. cleanlab: its label issues
 and quality scores from out-of-fold probabilities of scikit-learn's MLPClassifier of 128 units (of
 several numbers of epochs the best for its F1, which a user could not know), CleanLearning around
 the same; and its label issues from our probabilities, which tells the network's share from the
@@ -32,6 +32,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from audit_sets import wrong_at_borders
+from common import read_lines
 from ytilde import Classifier, Data, audit, datasets, noise
 from ytilde.auditing.crossfit import out_of_fold
 from ytilde.estimator.audits import _fold_fit
@@ -52,7 +53,7 @@ def corrupt(text: str, x: np.ndarray, y: np.ndarray, seed: int) -> np.ndarray:
 
 
 def ours(x: np.ndarray, y: np.ndarray, wrong: np.ndarray, test: Any, seed: int) -> dict:
-    clf = Classifier("elr", "mlp:width=128,depth=1", val=0.0, random_state=seed)
+    clf = Classifier(random_state=seed)
     data = Data(torch.from_numpy(x), torch.from_numpy(y), int(y.max()) + 1)
     # what clf.audit(x, y) judges by: its folds' answers and the inputs themselves
     probs = out_of_fold(data, 5, seed, _fold_fit(clf, data, None))
@@ -115,8 +116,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # scikit-learn's mlp says that it has not converged
-    text = options.out.read_text() if options.out.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = read_lines(options.out)
     have = {(line["set"], line["noise"], line["seed"], line["n"]) for line in lines}
     train, test = datasets.load(options.set), datasets.load(options.set, split="test")
     both = [

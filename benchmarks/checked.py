@@ -24,6 +24,7 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import hypergeom, norm
 
+from common import read_lines
 from ytilde.auditing.checked import DRAWN, NONE, Checked, Z, count, groups_by
 from ytilde.auditing.sampling import sequence
 from ytilde.data import IGNORE
@@ -144,8 +145,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/checked.jsonl"))
     parser.add_argument("--report", action="store_true")
     args = parser.parse_args()
-    text = args.out.read_text("utf-8") if args.out.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = read_lines(args.out)
     done = {(line["model"], line["rate"], line["rows"], line["checked"]) for line in lines}
     for case in PLAN if not args.report else ():
         if case not in done:

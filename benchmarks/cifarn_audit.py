@@ -22,6 +22,7 @@ from torch import Tensor
 from ytilde import Classifier, audit, datasets
 from ytilde.auditing import BASELINES
 from ytilde.contrastive import neighbours
+from ytilde.engine import Trainer
 from ytilde.metrics import auroc, average_precision, calibration_error, f1
 from ytilde.versions import versions
 
@@ -41,7 +42,8 @@ def probs(options: argparse.Namespace) -> None:
         rest = data.without_clean().rows(torch.from_numpy(held))
         p[held] = clf.predict_proba(rest)
         net = clf.method_.net
-        features = clf._trainer().map(lambda batch, net=net: net.features(batch.x), rest)
+        trainer = Trainer(clf.method_, clf.recipe_)
+        features = trainer.map(lambda batch, net=net: net.features(batch.x), rest)
         vote[held] = agreement(features.float(), rest.y.to(features.device)).cpu()
         print(f"{options.labels} {options.method}: {time.perf_counter() - began:.0f} s", flush=True)
     told = {"labels": options.labels, "method": options.method, "epochs": options.epochs}

@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
+from common import load_pixels, read_lines
 from ytilde import audit
 from ytilde.annotators import consensus, skills
 from ytilde.data import Data
@@ -96,9 +96,9 @@ def make_crowd(clean: np.ndarray, generator: np.random.Generator) -> tuple[Votes
 def digits(seed: int) -> tuple[Data, Data, Votes, np.ndarray]:
     """Training rows with votes, test rows with clean labels, the votes, and each T_a."""
     generator = np.random.default_rng(seed)
-    x, y = load_digits(return_X_y=True)
+    x, y = load_pixels()
     order = generator.permutation(len(y))
-    x, y = torch.as_tensor(x[order] / 16).float(), torch.as_tensor(y[order])
+    x, y = x[order], y[order]
     votes, T = make_crowd(y[TEST:].numpy(), generator)
     train = Data(
         x[TEST:],
@@ -184,10 +184,6 @@ def key(row: str, seed: int) -> dict[str, Any]:
     return {"row": row, "seed": seed, **own}
 
 
-def load(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
@@ -195,7 +191,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    done = load(options.out)
+    done = read_lines(options.out)
 
     def found(wanted: dict[str, Any]) -> dict[str, Any] | None:
         return next((line for line in done if wanted.items() <= line.items()), None)

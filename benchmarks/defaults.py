@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 from audit_sets import source, wrong_at_borders
+from common import read_lines
 from ytilde import Classifier, datasets, noise
 from ytilde.method import Method, create, list_methods
 from ytilde.versions import versions
@@ -166,13 +167,9 @@ def jobs(seeds: int, extra: list[str]) -> Iterator[tuple[tuple[str, ...], str, s
             yield from ((setting, *pair, seed) for setting in SETTINGS for pair in pairs)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def run_all(options: argparse.Namespace) -> None:
     parts = ("setting", "method", "backbone", "seed")
-    done = {tuple(line[part] for part in parts) for line in read(options.out)}
+    done = {tuple(line[part] for part in parts) for line in read_lines(options.out)}
     left = [
         job for job in jobs(options.seeds, options.auto)
         if tuple(key(*job).values()) not in done and (not options.only or job[1] in options.only)
@@ -217,10 +214,10 @@ def table(
 
 
 def report(options: argparse.Namespace) -> None:
-    lines = [x for x in read(options.out) if "accuracy" in x and ":" not in x["method"]]
+    lines = [x for x in read_lines(options.out) if "accuracy" in x and ":" not in x["method"]]
     found = table(lines)
     cells = sorted({(line["setting"], line["seed"]) for line in lines})
-    full = {name: rows for name, rows in found.items() if len(rows) >= 0.95 * len(cells)}
+    full = {name: rows for name, rows in found.items() if len(rows) >= 0.8 * len(cells)}
     cells = [cell for cell in cells if all(cell in rows for rows in full.values())]
     accuracy = np.array([[rows[cell]["accuracy"] for cell in cells] for rows in full.values()])
     seconds = np.array([[rows[cell]["seconds"] for cell in cells] for rows in full.values()])

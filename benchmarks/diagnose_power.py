@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits, make_moons
 
+from common import read_lines
 from ytilde import datasets
 from ytilde.auditing.diagnosis import LEVEL, diagnose
 from ytilde.versions import versions
@@ -153,8 +154,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    text = options.out.read_text() if options.out.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = read_lines(options.out)
     have = {(line["set"], line["noise"], line["seed"]) for line in lines}
     for seed in range(options.first, 0 if options.report else options.first + options.seeds):
         for what, name, kind in PLAN:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from common import read_lines
 from ytilde import datasets, noise
 from ytilde.auditing.diagnosis import LEVEL, diagnose
 from ytilde.versions import versions
@@ -75,8 +76,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    text = options.out.read_text() if options.out.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = read_lines(options.out)
     have = {(line["set"], line["noise"], line["seed"]) for line in lines}
     for name, text, seed in PLAN if not options.report else ():
         if (name, text, seed) not in have:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 
+from common import load_pixels
 from ytilde import noise
 from ytilde.data import Data
 from ytilde.engine import Recipe
@@ -47,11 +47,11 @@ RECIPE = Recipe(
 
 def digits(seed: int, kind: str) -> tuple[Data, Data]:
     """Training rows with noisy labels and test rows with clean ones."""
-    x, y = (torch.as_tensor(part) for part in load_digits(return_X_y=True))
+    x, y = load_pixels()
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(y), generator=generator)
     # [N, 1, 8, 8], as pixels in [0, 1]: raw255 noise reads pixels
-    x, y = (x / 16).float().view(-1, 1, 8, 8)[order], y.long()[order]
+    x, y = x.view(-1, 1, 8, 8)[order], y[order]
     noisy = noise.corrupt(kind, x[TEST:], y[TEST:], 10, generator=generator)
     return Data(x[TEST:], noisy.y, 10, clean=y[TEST:]), Data(x[:TEST], y[:TEST], 10)
 

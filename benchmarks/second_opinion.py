@@ -7,8 +7,8 @@ here. With --val the rungs are compared on held-out noisy labels; test accuracy 
 that and chooses nothing. --extra adds noise to a label set with little, so that what suits heavy
 noise can be chosen on another set than the one that is reported: wrong labels such as one annotator
 gives where another differs (--extra-kind votes), or any others (symmetric). One JSON line a run,
-with its curve. (The rungs "strict", "leaky" and "leaky ratio" in results/second_opinion.jsonl are
-of drafts of the method that are no longer here.)
+with its curve. (Lines of results/second_opinion.jsonl with other rungs, or with the fields `hidden`
+or `powers`, are of earlier drafts, whose targets followed Bayes' rule: docs/findings.md.)
 """
 
 import argparse
@@ -22,43 +22,52 @@ import torch
 from torch import Tensor
 
 from ytilde import datasets, noise
-from ytilde.data import IGNORE, Data
+from ytilde.data import Data
 from ytilde.engine import Recipe, Record, Trainer
 from ytilde.losses import one_hot
 from ytilde.method import create, fit_method
-from ytilde.methods.second_opinion import SecondOpinion, safe_log
+from ytilde.methods.second_opinion import SecondOpinion
 from ytilde.versions import versions
 
 
 @dataclass(eq=False, repr=False)
-class Ratio(SecondOpinion):
-    """The label counts by (m[y] / max m)^3, whatever T says; otherwise the sharpened opinion."""
+class NoLift(SecondOpinion):
+    """The label counts by (m[y] / max m)^exponent: often predicted classes keep their lead."""
 
-    def target(self, opinion: Tensor, y: Tensor) -> Tensor:
-        own = opinion.gather(1, y.clamp_min(0).unsqueeze(1)) * (y != IGNORE).unsqueeze(1)
-        w = (own / opinion.max(1, keepdim=True).values.clamp_min(1e-8)) ** 3
-        q = w * one_hot(y, opinion) + (1 - w) * (2 * safe_log(opinion)).softmax(-1)
-        return (1 - self.trust) * one_hot(y, q) + self.trust * q
+    def target(self, opinions: Tensor, y: Tensor, trust: Tensor | float) -> Tensor:
+        self.means.fill_(1 / opinions.shape[-1])
+        return super().target(opinions, y, trust)
 
 
 @dataclass(eq=False, repr=False)
-class Fading(SecondOpinion):
-    """The label's power falls to 0 over training: the networks know by then what it can teach."""
+class Joint(SecondOpinion):
+    """Both networks learn from the mean of both opinions."""
 
-    def weigh(self, y: Tensor, epoch: int, epochs: int) -> None:
-        super().weigh(y, epoch, epochs)
-        self.powers[1] *= 1 - epoch / epochs
+    def target(self, opinions: Tensor, y: Tensor, trust: Tensor | float) -> Tensor:
+        return super().target(opinions.mean(0, keepdim=True).expand_as(opinions), y, trust)
 
 
-VARIANTS: dict[str, type[SecondOpinion]] = {"ratio": Ratio, "fading": Fading}
+@dataclass(eq=False, repr=False)
+class Agreed(SecondOpinion):
+    """Where both opinions are sure of one class, that class is the target, whatever the label."""
+
+    def target(self, opinions: Tensor, y: Tensor, trust: Tensor | float) -> Tensor:
+        q = super().target(opinions, y, trust)
+        sure, guess = opinions.max(-1)
+        agreed = ((sure > 0.8).all(0) & (guess[0] == guess[1])).to(q.dtype)[None, :, None]
+        return q + agreed * trust * (one_hot(guess[0], opinions[0]) - q)
+
+
+VARIANTS: dict[str, type[SecondOpinion]] = {"no lift": NoLift, "joint": Joint, "agreed": Agreed}
 RUNGS: dict[str, dict[str, Any]] = {
     "all": {},
-    "no hidden labels": {"hidden": 0.0},
-    "warm-up 0.3": {"warm_up": 0.3},
-    "warm-up 0.3, no hidden labels": {"warm_up": 0.3, "hidden": 0.0},
-    "warm-up 0.25, no hidden labels": {"warm_up": 0.25, "hidden": 0.0},
-    "ratio, warm-up 0.3, no hidden labels": {"warm_up": 0.3, "hidden": 0.0},
-    "fading, warm-up 0.3": {"warm_up": 0.3},
+    "no lift": {},
+    "joint": {},
+    "agreed": {},
+    "exponent 1": {"exponent": 1.0},
+    "exponent 6": {"exponent": 6.0},
+    "warm-up 0.2": {"warm_up": 0.2},
+    "warm-up 0.4": {"warm_up": 0.4},
     "no balance": {"balance": 0.0},
     "longer memory": {"memory": 0.9},
 }
@@ -123,7 +132,8 @@ def with_extra_noise(train: Data, options: Any) -> Tensor:
 def targets_right(method: SecondOpinion, train: Data) -> float:
     """The share of rows whose target, by the first network's opinion, is the true class."""
     y = train.y.to(method.T.device)
-    q = method.target(method.opinions.all(), y).argmax(1)
+    opinions = method.opinions.all().view(2, len(y), -1)
+    q = method.target(opinions, y, 1.0)[0].argmax(1)
     assert train.clean is not None
     return float((q.cpu() == train.clean).float().mean())
 
@@ -144,7 +154,7 @@ def run(
         device=options.device,
         compile=options.compile,
     )
-    variant = VARIANTS.get(rung.split(",")[0])
+    variant = VARIANTS.get(rung)
     method = variant(**fields) if variant else create(options.method, **fields)
     began = time.perf_counter()
     curve: list[Record] = []
@@ -155,16 +165,14 @@ def run(
         if epoch % options.every == 0 or epoch == options.epochs or epoch == 1:
             record["test_accuracy"] = trainer.score(test)["accuracy"]
             if isinstance(method, SecondOpinion):
-                a, b = method.powers.tolist()
-                record |= {"T_diagonal": float(method.T.diagonal().mean()), "a": a, "b": b}
-                record["agreement"] = float(method.record[0])
+                record["T_diagonal"] = float(method.T.diagonal().mean())
                 if train.clean is not None and not options.val:  # looked at, used for nothing
                     record["targets_right"] = targets_right(method, train)
         return record
 
     def show(record: Record) -> None:
-        keep = ("epoch", "loss", "val_accuracy", "test_accuracy", "agreement", "T_diagonal",
-                "targets_right", "a", "b", "train_seconds", "seconds")  # fmt: skip
+        keep = ("epoch", "loss", "val_accuracy", "test_accuracy", "T_diagonal",
+                "targets_right", "train_seconds", "seconds")  # fmt: skip
         row = {k: round(v, 4) for k, v in record.items() if k in keep}
         row["clock"] = round(time.perf_counter() - began, 1)
         curve.append(row)

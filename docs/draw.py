@@ -6,6 +6,7 @@ Diagrams are boxes and arrows; charts are of committed results, or of a training
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from html import escape
 from pathlib import Path
@@ -66,7 +67,7 @@ def data_flow() -> None:
         "fitted": (520, 95, 130, 70, GREEN, "Fitted method", "clean posterior, T(x)"),
         "audit": (690, 20, 140, 62, GREEN, "Audit", "p_wrong, counts, suggestions"),
         "predict": (690, 100, 140, 62, GREEN, "Predictions", "csv, Python, ONNX"),
-        "measure": (690, 180, 140, 62, AMBER, "Measures", "results, tables, tests"),
+        "measure": (690, 180, 140, 62, AMBER, "Evaluation", "results, tables, tests"),
         "review": (870, 20, 120, 62, AMBER, "Review", "a person decides"),
         "fixed": (870, 100, 120, 62, GREY, "Your data", "with better labels"),
     }
@@ -108,10 +109,10 @@ def howto() -> None:
     diagram("many_gpus", "Every process computes a share", boxes, arrows, (890, 220))
     boxes = {
         "table": (10, 80, 150, 60, GREY, "A table", "rows, columns, seeds"),
-        "jobs": (230, 80, 150, 60, BLUE, "Jobs", "those without a line yet"),
+        "jobs": (230, 80, 150, 60, BLUE, "Jobs", "runs without a result yet"),
         "here": (460, 15, 170, 56, BLUE, "Processes here", "--workers 2"),
         "ray": (460, 150, 170, 56, BLUE, "Ray cluster", "--ray"),
-        "lines": (710, 80, 170, 60, GREEN, "results/*.jsonl", "one line a run"),
+        "lines": (710, 80, 170, 60, GREEN, "results/*.jsonl", "one line per run"),
     }
     arrows = [("table", "jobs"), ("jobs", "here"), ("jobs", "ray"), ("here", "lines"),
               ("ray", "lines")]  # fmt: skip
@@ -121,7 +122,7 @@ def howto() -> None:
         "file": (290, 40, 190, 60, BLUE, "model.onnx", "network, classes, columns"),
         "use": (610, 40, 210, 60, GREY, "Your program", "C++, Java, C#, JavaScript"),
     }
-    shown = {"only": (40, 80, 320, 120, GREY, "Shown, not run", "it needs data, or minutes")}
+    shown = {"only": (40, 80, 320, 120, GREY, "Shown, not run", "needs data or minutes")}
     diagram("not_run", "Shown, not run", shown, [], (400, 280))
     arrows = [("run", "file", "ytilde export"), ("file", "use", "onnxruntime")]
     diagram("onnx", "From a run to a program without Python", boxes, arrows, (830, 140))
@@ -137,14 +138,23 @@ def plots():
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "ytilde", "font.size": 10,
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "ytilde", "font.size": 11,
                          "font.family": "sans-serif", "axes.spines.top": False,
                          "axes.spines.right": False})  # fmt: skip
     return plt
 
 
+DARK = (
+    "<style>@media(prefers-color-scheme:dark){svg{filter:invert(.89) hue-rotate(180deg)}}</style>"
+)
+
+
 def save(figure, name: str) -> None:
-    figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None}, bbox_inches="tight")
+    """White, or dark where the reader's system is: the hues stay, the brightness is turned over."""
+    path = PICTURES / f"{name}.svg"
+    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
+    text = re.sub(r"(<svg [^>]+>)", rf"\1{DARK}", path.read_text(encoding="utf-8"), count=1)
+    path.write_text(text, encoding="utf-8")
 
 
 def identifiable() -> None:
@@ -155,12 +165,12 @@ def identifiable() -> None:
     clear = 1 / (1 + np.exp(-4 * x))  # P(class 1 | x) where classes are clear
     flip = 0.3 * np.exp(-(x**2) / 2)  # and labels go wrong near the border
     noisy = clear * (1 - flip) + (1 - clear) * flip
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
     for ax, p, wrong, title in (
         (axes[0], clear, flip, "clear classes, wrong labels"),
-        (axes[1], noisy, 0 * x, "classes that mix, right labels"),
+        (axes[1], noisy, 0 * x, "overlapping classes, right labels"),
     ):
-        ax.plot(x, noisy, color="black", linewidth=4, alpha=0.25, label="seen: P(given 1 | x)")
+        ax.plot(x, noisy, color="black", linewidth=4, alpha=0.25, label="observed: P(given 1 | x)")
         ax.plot(x, p, color="tab:blue", label="P(true 1 | x)")
         ax.plot(x, wrong, color="tab:red", linestyle="--", label="P(label wrong | x)")
         ax.set(title=title, xlabel="x")
@@ -178,14 +188,16 @@ def trust() -> None:
         "alone": ("probabilities alone", "tab:orange"),
     }
     sets.sort(key=lambda line: line["panel"]["ece"])
-    figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8, 3), layout="constrained")
     for key, (words, colour) in ways.items():
         found = [line[key]["ece"] for line in sets]
         mean = sum(found) / len(found)
         ax.plot(
             range(1, len(found) + 1), found, "o", color=colour, label=f"{words}: mean {mean:.3f}"
         )
-    ax.set(ylim=(0, None), xlabel="sets, in the order of the first", ylabel="calibration error")
+    ax.set(
+        ylim=(0, None), xlabel="data sets, ordered by the blue points", ylabel="calibration error"
+    )
     ax.axhline(0.1, color="grey", linewidth=1, linestyle=":")
     ax.legend(frameon=False)
     save(figure, "trust")
@@ -214,15 +226,15 @@ def training() -> None:
     clean = [100 * record["test"] for record in history]
     noisy = [100 * record["val_accuracy"] for record in history]
     chosen = max(range(len(noisy)), key=noisy.__getitem__)
-    figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
-    ax.plot(epochs, clean, color="tab:blue", label="test, clean labels (nobody has them)")
-    ax.plot(epochs, noisy, color="tab:orange", label="held out, noisy labels")
-    ax.axvline(epochs[chosen], color="grey", linestyle=":", label="epoch that noisy labels choose")
+    figure, ax = plt.subplots(figsize=(8, 3), layout="constrained")
+    ax.plot(epochs, clean, color="tab:blue", label="clean test labels (unknown in practice)")
+    ax.plot(epochs, noisy, color="tab:orange", label="held-out noisy labels")
+    ax.axvline(epochs[chosen], color="grey", linestyle=":", label="epoch chosen by noisy labels")
     ax.set(xlabel="epoch", ylabel="accuracy, %", ylim=(0, 100))
     ax.legend(frameon=False, loc="lower right")
     save(figure, "noisy_validation")
     plt.close(figure)
-    figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8, 3), layout="constrained")
     ax.plot(epochs, clean, color="tab:blue")
     ten = sum(clean[-10:]) / 10
     best = max(range(len(clean)), key=clean.__getitem__)

@@ -37,7 +37,8 @@ def _section(cls: type, names: list[str]) -> tuple[str, str]:
         values = set(map(str, presets.values()))
         shown = ", ".join(f"{v} ({n})" for n, v in presets.items())
         default = values.pop() if len(values) == 1 else shown
-        told = (", ".join(map(str, words.get(field.name, ()))), comments.get(field.name, ""))
+        one_of = ", ".join(map(str, words.get(field.name, ())))
+        told = (comments.get(field.name, ""), one_of and f"one of {one_of}")
         meaning = "; ".join(filter(None, told)).replace("|", "\\|")
         lines.append(f"| `{field.name}` | {default} | {meaning} |")
     return heading, "\n".join([*lines, ""])

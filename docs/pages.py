@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import re
 import shutil
-import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import typer
+from equations import equation
+from measured import Measured
 
-from ytilde import bench
-from ytilde.bench import render
-from ytilde.bench.report import report
-from ytilde.bench.results import load_results
-from ytilde.bench.tables import list_tables, load_table
 from ytilde.cli.commands import app
 from ytilde.method import Method, list_methods, lookup
 
@@ -59,11 +54,6 @@ API = {
     "ytilde.export": None,
     "ytilde.testing": None,
 }
-DIGITS = {  # of results/digits_methods.jsonl
-    "symmetric:0.4,inclusive=false": "symmetric 40 %",
-    "instance:0.4": "instance 40 %",
-    "instance:0.4,features=raw255": "instance 40 %, raw pixels",
-}
 
 
 def main() -> None:
@@ -97,26 +87,35 @@ def families() -> dict[str, list[str]]:
 def method_pages() -> dict[str, str]:
     from make import sections
 
-    lines = load_results(ROOT / "results")
-    reports = [report(load_table(name), lines) for name in list_tables()]
-    digits = [json.loads(text) for text in (ROOT / "results" / "digits_methods.jsonl").open()]
+    measured = Measured(ROOT / "results")
     texts = {tuple(re.findall(r"`(\w+)`", heading)): text for heading, text in sections().items()}
     page_of = {name: names[0] for names in texts for name in names}
     pages = {}
     for names, text in texts.items():
         cls = lookup(names[0]).cls
-        parts = [f"# {text.removeprefix('## ').rstrip()}", *_in_use(names, cls)]
-        parts += ["## Measured", *_measured(names, reports, digits)]
+        heading, about, *rest = text.removeprefix("## ").rstrip().split("\n\n")
+        parts = [f"# {heading}", about, equation(names[0]), *rest, *_in_use(names, cls)]
+        parts += ["## Measured", *measured.about(names)]
         pages[f"methods/{names[0]}.md"] = "\n\n".join(parts) + "\n"
-    index = ["# Methods", "Each page: the paper and its equation, where we differ from the "
-             "authors' code, the fields, and what we measured. All on one page: "
-             "[methods.md](../../methods.md).",
+    index = ["# Methods", "Each method has a page with its paper and equation, its differences "
+             "from the authors' code, its fields, and our measurements. "
+             "[The same text on one page](../../methods.md). "
+             "Which one to use: [choose a method](../../howto/choose_method.md).",
              "![The families of methods](../../pictures/families.svg)"]  # fmt: skip
     for family, members in families().items():
         files = sorted({page_of[name] for name in members}, key=[*page_of].index)
+        rows = "\n".join(_row(names) for names in texts if names[0] in files)
         toc = "\n".join(files)
-        index.append(f"## {family}\n\n```{{toctree}}\n:maxdepth: 1\n\n{toc}\n```")
+        index.append(f"## {family}\n\n| method | idea and source |\n|---|---|\n{rows}\n\n"
+                     f"```{{toctree}}\n:hidden:\n\n{toc}\n```")  # fmt: skip
     return pages | {"methods/index.md": "\n\n".join(index) + "\n"}
+
+
+def _row(names: tuple[str, ...]) -> str:
+    """A line of the index: the method's names, and the first line of its file."""
+    about = (inspect.getdoc(sys.modules[lookup(names[0]).cls.__module__]) or "").split("\n")[0]
+    shown = ", ".join(f"[`{name}`]({names[0]}.md)" for name in names)
+    return f"| {shown} | {about.replace('|', chr(92) + '|')} |"
 
 
 def _in_use(names: tuple[str, ...], cls: type[Method]) -> Iterator[str]:
@@ -125,17 +124,18 @@ def _in_use(names: tuple[str, ...], cls: type[Method]) -> Iterator[str]:
     if "transition" in own:
         answers.append("T")
     if "uncertainty" in own or "head" in own:
-        answers.append("aleatoric uncertainty of its own")
-    yield "## In use"
-    yield f"```bash\nytilde fit data.csv --label label --method {names[0]} --out runs/a\n```"
+        answers.append("its own aleatoric uncertainty")
+    yield "## How to use it"
+    labels = "--annotations votes.csv" if "crowd" in names else "--label label"
+    yield f"```bash\nytilde fit data.csv {labels} --method {names[0]} --out runs/a\n```"
     fields = ", ".join(f"{k}={v!r}" for k, v in list(_defaults(names[0]).items())[:2])
     made = f'create("{names[0]}"{", " if fields else ""}{fields})'
     yield ("```python\nfrom ytilde import Classifier, create\n\n"
            f"clf = Classifier({made})    # the defaults\n```")  # fmt: skip
-    yield f"It learns {', '.join(answers)}. " + (
-        "It also learns from a label for each pixel."
+    yield f"It learns {' and '.join(filter(None, (', '.join(answers[:-1]), answers[-1])))}. " + (
+        "It also supports segmentation (a label per pixel)."
         if cls.pixels
-        else "It needs one label per row: labels of pixels are refused."
+        else "It does not support segmentation (a label per pixel)."
     )
     file = Path(inspect.getfile(cls))
     yield f"Source: `src/ytilde/methods/{file.name}`."
@@ -146,48 +146,6 @@ def _defaults(name: str) -> dict[str, object]:
     plain = {f: getattr(entry.cls, f, None) for f in entry.cls.field_names()}
     fields = plain | entry.preset
     return {k: v for k, v in fields.items() if isinstance(v, int | float | str)}
-
-
-def _measured(names: tuple[str, ...], reports: list[bench.Report], digits: list) -> Iterator[str]:
-    rows = []
-    for each in reports:
-        for row in (row for row in each.table.rows if row.method in names):
-            rows += _cells(each, row.name)
-    if rows:
-        head = "| table | set and noise | row | ours | paper |\n|---|---|---|---|---|\n"
-        yield ("Mean ± sd (n); r: fewer epochs than the paper's. How, and with which test: "
-               "[results](../../results.md).")  # fmt: skip
-        yield head + "\n".join(rows)
-    lines = []
-    for name in names:
-        for noise, text in DIGITS.items():
-            found = [
-                100 * d["accuracy"] for d in digits if (d["method"], d["noise"]) == (name, noise)
-            ]
-            if len(found) > 1:
-                mean, sd = statistics.mean(found), statistics.stdev(found)
-                lines.append(f"| `{name}` | {text} | {mean:.1f} ± {sd:.1f} ({len(found)}) |")
-    if lines:
-        yield ("Digits, mlp, 100 epochs, accuracy at the last one on clean test labels "
-               "(`benchmarks/digits_methods.py`):")  # fmt: skip
-        yield "| method | noise | accuracy |\n|---|---|---|\n" + "\n".join(lines)
-    if not rows and not lines:
-        yield "Nothing yet that is committed under `results/`."
-
-
-def _cells(each: bench.Report, row: str) -> Iterator[str]:
-    percent = each.table.percent
-    for group in each.table.groups:
-        for column in group.columns:
-            entry = each.entries[group.name, column.name, row]
-            for metric, measured in zip(group.metrics, entry.measured, strict=True):
-                if measured.values:
-                    of = "" if metric == "accuracy" else f", {metric.replace('_', ' ')}"
-                    words = (f"`{each.table.name}`", f"{group.name}, {column.name}{of}", row,
-                             render.ours(measured, entry, percent),
-                             f"{render.paper(measured, percent)} "
-                             f"{render.difference(measured, entry, percent)}")  # fmt: skip
-                    yield "| " + " | ".join(w.replace("|", "\\|") for w in words) + " |"
 
 
 # ---- the API, from docstrings --------------------------------------------------------------------
@@ -204,8 +162,8 @@ def api_pages() -> dict[str, str]:
         for public in _public(module):
             thing = getattr(module, public)
             kind = "class" if inspect.isclass(thing) else "function"
-            blocks.append(f"```{{eval-rst}}\n.. auto{kind}:: {name}.{public}\n"
-                          + (_members(thing) if kind == "class" else "") + "```")  # fmt: skip
+            members = _members(thing, module) if kind == "class" else ""
+            blocks.append(f"```{{eval-rst}}\n.. auto{kind}:: {name}.{public}\n{members}```")
         pages[f"api/{name}.md"] = "\n\n".join(blocks) + "\n"
     toc = "\n".join(names)
     pages["api/index.md"] = (
@@ -216,10 +174,16 @@ def api_pages() -> dict[str, str]:
     return pages
 
 
-def _members(cls: type) -> str:
-    """All but the fields of a NamedTuple, and what scikit-learn adds for its routing."""
+def _members(cls: type, module: ModuleType) -> str:
+    """All but the fields of a NamedTuple, and what scikit-learn adds for its routing.
+
+    Where a base of ours has no entry on the page, what the class inherits too.
+    """
+    bases = [base for base in cls.__bases__ if base.__module__.startswith(f"{module.__name__}.")]
+    hidden = any(base.__name__ not in _public(module) for base in bases)
     left_out = [*getattr(cls, "_fields", ()), *(n for n in dir(cls) if n.endswith("_request"))]
-    return "   :members:\n" + (f"   :exclude-members: {', '.join(left_out)}\n" if left_out else "")
+    how = "   :members:\n" + ("   :inherited-members:\n" if hidden else "")
+    return how + (f"   :exclude-members: {', '.join(left_out)}\n" if left_out else "")
 
 
 def _module(name: str) -> ModuleType:

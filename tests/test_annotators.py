@@ -685,7 +685,9 @@ def test_fit_and_audit_with_annotations(files):
 
 def test_fit_says_that_others_train_on_the_consensus(files):
     fit = ("fit", "data.csv", "--annotations", "votes.csv", "--epochs", "1", "--backbone", BACKBONE)
-    assert "elr trains on the consensus; --method crowd learns from the votes" in run(*fit)
+    assert "second_opinion trains on the consensus; --method crowd learns from the votes" in run(
+        *fit
+    )
 
 
 @pytest.mark.parametrize(

@@ -386,12 +386,32 @@ def test_a_failed_write_leaves_nothing(tmp_path):
         ("relabel", "auditing.relabel", "relabel"),
         ("labelling", "auditing.exporters", "write_argilla"),
         ("pictures", "plotting", "plot_T"),
+        ("demo", "cli.demo", "run_demo"),
+        ("flags", "cli.flags", "parse_flags"),
+        ("runs", "cli.runs", "Run"),
     ],
 )
 def test_old_import_paths_still_work_and_say_the_new_one(old, new, name):
     sys.modules.pop(f"ytilde.{old}", None)
     with pytest.warns(DeprecationWarning, match=f"ytilde.{old} is now ytilde.{new}$"):
         module = importlib.import_module(f"ytilde.{old}")
+    assert getattr(module, name) is getattr(importlib.import_module(f"ytilde.{new}"), name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("contrastive", "encoders.simclr", "SimCLR"),
+        ("encoder", "encoders.encoder", "Encoder"),
+        ("images", "data.images", "read_image"),
+        ("parallel", "engine.parallel", "Team"),
+        ("protocols", "engine.protocols", "protocols"),
+        ("readers", "data.readers", "read"),
+        ("stats", "bench.stats", "mean_sd"),
+    ],
+)
+def test_old_import_paths_lead_to_the_new_place(old, new, name):
+    module = importlib.import_module(f"ytilde.{old}")
     assert getattr(module, name) is getattr(importlib.import_module(f"ytilde.{new}"), name)
 
 

@@ -279,7 +279,7 @@ def test_stem_and_defaults_follow_the_image():
         net = make(default_backbone(shape), shape)
         with torch.no_grad():
             assert net(inputs(2, shape)).shape == (2, net.dim)
-    assert default_backbone((5,)) == "mlp"
+    assert default_backbone((5,)) == "mlp:width=128,depth=1"
     assert default_backbone((3, 180, 240), pixels=True) == "unet"
 
 

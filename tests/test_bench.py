@@ -29,7 +29,7 @@ from ytilde.bench import Job, RunPaths, figures, pool, render, results, stand_in
 from ytilde.bench.report import entry as entry_of
 from ytilde.bench.run import circumstances, failure, run_job
 from ytilde.bench.tune import narrowed
-from ytilde.cli.bench import bench_app
+from ytilde.cli.bench import RunOptions, bench_app
 from ytilde.cli.bench_choice import run_paths
 from ytilde.data import BadInput
 from ytilde.engine import Diverged
@@ -829,9 +829,10 @@ def test_an_unknown_device_is_refused(command, commands):
 
 def test_the_gpus_of_a_cluster_are_not_looked_for_here(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert run_paths("tiny", None, None, "cuda", False, ray=True).device == "cuda"
+    options = RunOptions(scale="tiny", device="cuda")
+    assert run_paths(options, ray=True).device == "cuda"
     with pytest.raises(BadInput, match="no CUDA device"):
-        run_paths("tiny", None, None, "cuda", False, ray=False)
+        run_paths(options)
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "dtm_t4"], ["report", "dtm_t4"]])

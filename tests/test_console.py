@@ -95,7 +95,7 @@ def test_ctrl_c_while_libraries_are_loaded_is_one_line(module, words, folder):
 def test_ctrl_c_in_the_work_is_one_line(place, words, folder):
     done = process(IN_THE_WORK, place, *words.split(), cwd=folder)
     assert done.returncode == 130 and done.stdout.count("\n") <= 1, done
-    said = {"audit": "stopped; the same command goes on"}
+    said = {"audit": "stopped; run the same command to continue"}
     said["bench"] = "interrupted; run the same command again to continue"
     assert done.stderr == f"ytilde: {said.get(words.split()[0], 'interrupted')}\n"
 

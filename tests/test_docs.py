@@ -4,6 +4,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 from ytilde import cli
 from ytilde.method import list_methods, lookup
 
@@ -24,6 +26,18 @@ def test_methods_page_is_fresh():
     known = {files[name] for name in files if f"`{name}`" in headings(written)}
     expected = [text for h, text in make.sections().items() if known & {files[n] for n in names[h]}]
     assert written == make.TITLE + "\n".join(expected), "run `make docs`, commit docs/methods.md"
+
+
+def test_every_method_of_the_page_has_an_equation_that_can_be_shown():
+    spec = importlib.util.spec_from_file_location("equations", ROOT / "docs" / "equations.py")
+    equations = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(equations)
+    lines = headings((ROOT / "docs" / "methods.md").read_text()).splitlines()
+    assert set(equations.EQUATIONS) == {re.search(r"`(\w+)`", line)[1] for line in lines}
+    latex = pytest.importorskip("docutils.utils.math.latex2mathml", reason="extra docs")
+    for name, (formula, words) in equations.EQUATIONS.items():
+        for text in (formula, *re.findall(r"\$(.+?)\$", words)):
+            assert latex.tex2mathml(text).startswith("<math"), name
 
 
 def headings(page):

@@ -149,7 +149,7 @@ def test_a_run_predicts_new_pictures_by_their_embeddings(pictures, models, embed
     Image.new("RGB", (40, 40), (40, 30, 190)).save(new / "c.png")
     (new / "b.png").write_bytes(b"no picture")
     said = ytilde("embed", new, "--model", models / "dinov2", "--out", tmp_path / "n.parquet")
-    assert "no embedding of 1 row, a picture that cannot be read" in said.stdout
+    assert "no embedding for 1 row (unreadable picture)" in said.stdout
     ytilde("predict", run, new, "--features", tmp_path / "n.parquet", "--out", out)
     told = pd.read_csv(out)
     assert told.predicted_label.fillna("").tolist() == ["red", "", "blue"]
@@ -220,7 +220,7 @@ def test_embeddings_of_a_table_leave_its_columns_to_be_read(models, tmp_path):
     out = tmp_path / "emb.parquet"
     said = ytilde("embed", tmp_path / "texts.csv", "--text", "review", "--model",
                   models / "bert", "--out", out).stdout  # fmt: skip
-    assert "no embedding of 1 row, an empty text" in said
+    assert "no embedding for 1 row (empty text)" in said
     found = read(tmp_path / "texts.csv", features=out)
     assert found.missing == (5,) and found.data.y[5] == -1 and found.data.shape == (16,)
     assert found.texts([3]).review[3] == texts[3]

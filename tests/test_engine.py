@@ -547,3 +547,28 @@ def test_a_long_number_in_a_column_does_no_harm():
     spec = make_spec(longer, "mlp", RECIPE)
     assert ((longer.x - spec.mean) / spec.std)[:, -1].abs().max() < 1e-5
     assert torch.equal(spec.std[:-1], make_spec(data, "mlp", RECIPE).std)  # of others, as it was
+
+
+@pytest.mark.parametrize(
+    ("shape", "backbone", "expected"), [((4,), "mlp", 1), ((1, 28, 28), "lenet5", 2)]
+)
+def test_small_networks_train_in_one_thread(shape, backbone, expected, monkeypatch):
+    """More threads wait for each other; convolutions have use for them. Both are left as found."""
+    seen = set()
+    ce = type(create("ce"))
+    loss = ce.loss
+
+    def spy(self, batch, step):
+        seen.add(torch.get_num_threads())
+        return loss(self, batch, step)
+
+    monkeypatch.setattr(ce, "loss", spy)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        data = Data(torch.rand(16, *shape), torch.arange(16) % 2, 2)
+        fit_method(create("ce"), data, Recipe(epochs=1, val=0.0, device="cpu"), backbone=backbone)
+        assert seen == {expected}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -186,6 +186,27 @@ def test_cores_ramps_and_then_leaves_out_what_fits_worse_than_average(progress):
         assert 0 < len(kept) < B - 1
 
 
+def test_the_sieve_of_cores_may_start_at_once():
+    method, data = built("cores", beta=0.0, sieve=0.0), batch()
+    values = {}
+    for row, (p, y) in enumerate(zip(probs(method.net, data.x), data.y.tolist(), strict=True)):
+        if y != -1 and nll(p, y) <= sum(nll(p, c) for c in range(K)) / K:
+            values[row] = nll(p, y)
+    assert 0 < len(values) < B - 1  # rows with a label: some fit, some do not
+    expected = sum(values.values()) / len(values)
+    assert method.loss(data, step(0.0)).item() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cores", "peer_loss"])
+def test_without_a_ramp_the_weight_is_whole_from_the_end_of_the_warm_up_on(name):
+    def loss(progress, **fields):
+        return built(name, **fields).loss(batch(), step(progress)).item()
+
+    before, at, after = (loss(progress, warm_up=0.25, ramp=0.0) for progress in (0.2, 0.25, 0.26))
+    assert before == loss(0.0) != after  # the default warms up, too
+    assert at == after == loss(0.26, warm_up=0.0, ramp=0.01)
+
+
 # ---- truncated GCE -------------------------------------------------------------------------------
 
 

@@ -21,9 +21,10 @@ from test_cli import refused, ytilde
 from ytilde import Classifier, audit
 from ytilde.auditing import review
 from ytilde.auditing.relabel import relabel
-from ytilde.cli.audit import duration, forecast
 from ytilde.cli.console import Bar
+from ytilde.cli.judging import forecast
 from ytilde.data.readers import read_probabilities
+from ytilde.errors import duration
 from ytilde.runfolder import RunFolder
 
 WORDS = ["--epochs", "4", "--batch-size", "32", "--backbone", "mlp:width=16,depth=1"]
@@ -166,7 +167,7 @@ def test_an_audit_goes_on_with_the_fold_and_the_epoch(digits, tmp_path, monkeypa
         stopped_after(7, patch)  # the third epoch of the second fold
         done = ytilde(*words, check=False)
     assert done.returncode == 130
-    assert done.stderr == "ytilde: stopped; the same command goes on\n"
+    assert done.stderr == "ytilde: stopped; run the same command to continue\n"
     kept = sorted(p.name.split("-", 1)[1] for p in (tmp_path / "r" / "folds").iterdir())
     assert kept == ["1.safetensors", "2"]
     with monkeypatch.context() as patch:
@@ -486,6 +487,6 @@ def test_fixing_that_may_harm_is_said_to(tmp_path):
     pd.DataFrame({"p_0": 1 - p1, "p_1": p1, "y": y}).to_csv(tmp_path / "p.csv", index=False)
     words = ["audit", "p.csv", "--label", "y", "--probabilities", "p_*", "--fix-above"]
     said = ytilde(*words, "0.5", "--out", "a", cwd=tmp_path).stdout
-    assert "may be worse than better" in said and "0 of 400 labels fixed" not in said
+    assert "may break more labels than it fixes" in said and "0 of 400 labels fixed" not in said
     said = ytilde(*words, "0.999", "--out", "b", cwd=tmp_path).stdout
-    assert "may be worse than better" not in said and "0 of 400 labels fixed" in said
+    assert "may break more labels than it fixes" not in said and "0 of 400 labels fixed" in said

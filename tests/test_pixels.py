@@ -100,7 +100,7 @@ def test_the_command_line_audits_masks(tmp_path):
     words = "audit", tmp_path / "d.npz", "--out", run
     small = ["--method", "ce", "--epochs", 16, "--batch-size", 4, "--folds", 2, "--lr", 0.05]
     small += ["--backbone", "unet:width=8,depth=1"]
-    refused(*words, *small, "--fix-above", 0.9, match="regions.csv says where to look")
+    refused(*words, *small, "--fix-above", 0.9, match="pixel labels are audited by regions")
     said = ytilde(*words, *small).stdout
     assert "pictures have a suspicious region" in said
     issues, regions = (pd.read_csv(run / name) for name in ("issues.csv", "regions.csv"))

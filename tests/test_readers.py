@@ -197,7 +197,7 @@ def test_a_category_that_training_did_not_have_is_none_of_the_known_ones(tmp_pat
     assert found.data.x.tolist() == [[1, 0, 0, 2], [3, 0, 1, 4], [5, 0, 0, 6]]
     (note,) = found.notes
     assert note.startswith("2 rows (0, 2; counting from 0) of column 'colour' of ")
-    assert note.endswith("that training did not have ('mauve'): taken as none of blue, red")
+    assert note.endswith("that training did not have ('mauve'): treated as none of blue, red")
 
 
 def test_a_quantity_is_no_label(tmp_path):

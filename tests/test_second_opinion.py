@@ -7,11 +7,11 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from ytilde import noise
+from ytilde import Classifier, noise
 from ytilde.data import IGNORE, Batch, Data, StepInfo
 from ytilde.engine import Recipe
 from ytilde.method import create, fit_method, make_spec
-from ytilde.methods.second_opinion import count_T, fit_powers, likeliest_power
+from ytilde.methods.second_opinion import count_T
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
 
@@ -28,32 +28,82 @@ def draw(n, k, seed=0, sure=3.0):
     return opinions, torch.randint(k, (n,), generator=generator)
 
 
-def test_targets_are_the_posterior_of_opinion_and_label():
+def test_targets_believe_a_label_by_its_lift():
+    """Against loops in float64."""
     data = blobs(n=24)
-    method = built(data)
+    method = built(data, exponent=2.0)
     k = data.num_classes
-    opinions, y = draw(6, k)
+    opinions = torch.stack([draw(6, k, seed=seed)[0] for seed in (0, 1)])
+    y = draw(6, k)[1]
     y[2] = IGNORE
-    method.trust.fill_(0.25)
-    method.powers.copy_(torch.tensor([1.5, 0.5]))
-    T = draw(k, k, seed=1)[0]
-    method.T.copy_(T)
-    got = method.target(opinions, y).double().numpy()
-    for i in range(6):
-        m = opinions[i].double().numpy() ** 1.5
-        q = m * (T[:, y[i]].double().numpy() ** 0.5 if y[i] >= 0 else 1.0)
-        want = 0.25 * q / q.sum()
-        if y[i] >= 0:
-            want[int(y[i])] += 0.75
-        np.testing.assert_allclose(got[i], want, rtol=1e-5)
+    method.means.copy_(draw(2, k, seed=2)[0].unsqueeze(1))
+    got = method.target(opinions, y, 0.25).double().numpy()
+    m, c = opinions.double().numpy(), method.means.double().numpy()
+    for net in range(2):
+        for i in range(6):
+            lift = m[net, i] / c[net, 0]
+            label, w = np.zeros(k), 0.0
+            if y[i] >= 0:
+                label[int(y[i])], w = 1.0, (lift[int(y[i])] / lift.max()) ** 2
+            sharp = m[net, i] ** 2 / (m[net, i] ** 2).sum()
+            want = 0.75 * label + 0.25 * (w * label + (1 - w) * sharp)
+            np.testing.assert_allclose(got[net, i], want, rtol=1e-5)
 
 
-def test_labels_are_taken_at_their_word_before_opinions_are_trusted():
+def test_a_label_of_the_largest_lift_is_believed_and_an_excluded_one_is_not():
+    method = built(blobs(n=24))
+    k = method.spec.num_classes
+    opinions = torch.full((2, 1, k), 1e-9)
+    opinions[..., 1] = 1.0
+    believed = method.target(opinions, torch.tensor([1]), 1.0)
+    torch.testing.assert_close(believed, torch.eye(k)[1].expand(2, 1, k))
+    excluded = method.target(opinions, torch.tensor([0]), 1.0)
+    torch.testing.assert_close(excluded, believed, atol=1e-6, rtol=0)
+
+
+def test_labels_are_taken_at_their_word_during_the_warm_up():
     data = blobs(n=24)
-    opinions, y = draw(6, data.num_classes)
-    torch.testing.assert_close(
-        built(data).target(opinions, y).argmax(1), y, msg="trust is 0 when training begins"
-    )
+    for fields, at in (({}, 0.05), ({"warm_up": 0.5}, 0.5)):
+        method = built(data, **fields)
+        step = StepInfo(torch.tensor(100 * at), 100, torch.Generator(), lambda x: x)
+        assert method.trust(step) == 0
+        opinions, y = draw(6, data.num_classes)
+        got = method.target(opinions.expand(2, -1, -1), y, method.trust(step))
+        torch.testing.assert_close(got[0].argmax(1), y)
+    late = StepInfo(torch.tensor(60.0), 100, torch.Generator(), lambda x: x)
+    assert built(data, warm_up=0.5).trust(late) == 1
+    between = StepInfo(torch.tensor(55.0), 100, torch.Generator(), lambda x: x)
+    assert built(data, warm_up=0.5).trust(between).item() == pytest.approx(0.5)
+
+
+def test_each_network_learns_from_the_opinion_of_the_other():
+    """Change what one average thinks: only the gradient of the other network changes."""
+    data = blobs(n=40)
+    method = built(data, warm_up=0.0, ramp=0.0, memory=0.0)
+    step = StepInfo(torch.tensor(5.0), 10, torch.Generator(), lambda x: x)
+    start = {name: value.clone() for name, value in method.state_dict().items()}
+    grads = []
+    for shift in (0.0, 3.0):
+        method.load_state_dict(start)
+        method.steps.fill_(1e9)  # the averages stay
+        last = list(method.average.parameters())[-1]
+        last.data[0] += shift
+        method.zero_grad()
+        step.generator.manual_seed(0)
+        method.loss(Batch(data.x, data.y, torch.arange(40)), step).backward()
+        nets = (method.net, method.peer)
+        grads.append([torch.cat([p.grad.flatten() for p in net.parameters()]) for net in nets])
+    torch.testing.assert_close(grads[0][0], grads[1][0])
+    assert not torch.allclose(grads[0][1], grads[1][1], rtol=0.01)
+
+
+def test_it_learns_from_every_row_to_the_last_epoch_unless_asked_otherwise():
+    data = blobs(n=1100)
+    x, y = data.x.numpy(), data.y.numpy()
+    for fields, held, keep in (({}, 0.0, "last"), ({"keep": "best"}, 0.1, "best")):
+        clf = Classifier("second_opinion", BACKBONE, epochs=1, **fields).fit(x, y)
+        assert (clf.recipe_.val, clf.recipe_.keep) == (held, keep)
+    assert Classifier("ce", BACKBONE, epochs=1).fit(x, y).recipe_.keep == "best"
 
 
 def test_T_is_counted_on_the_surest_half_of_each_class():
@@ -87,55 +137,6 @@ def test_T_of_made_noise_is_found():
     torch.testing.assert_close(T.diagonal(), torch.full((k,), 0.6), atol=0.03, rtol=0)
 
 
-@pytest.mark.parametrize("power", [0.75, 1.0, 2.0])
-def test_the_power_that_opinions_need_is_found(power):
-    """Opinions are the posterior to the power of 1 / a, so a gives the posterior back."""
-    posterior = draw(20000, 4, sure=2.0)[0]
-    T = 0.7 * torch.eye(4) + 0.3 / 4
-    y = torch.multinomial(posterior @ T, 1, generator=torch.Generator().manual_seed(1))[:, 0]
-    timid = (posterior.log() / power).softmax(1)
-    assert float(likeliest_power(timid, T, y)) == pytest.approx(power, abs=0.13)
-
-
-def test_a_label_that_an_opinion_knows_already_is_not_counted_twice():
-    prior, y = draw(2000, 4, sure=1.0)
-    T = 0.7 * torch.eye(4) + 0.3 / 4
-    verdict = prior * T.T[y]
-    verdict = verdict / verdict.sum(1, keepdim=True)
-    torch.testing.assert_close(
-        fit_powers(prior, T, y, verdict), torch.tensor([1.1, 1.0]), atol=0.11, rtol=0
-    )
-    a, b = fit_powers(verdict, T, y, verdict).tolist()
-    assert (a, b) == pytest.approx((1.0, 0.0), abs=0.11)
-
-
-def test_a_network_learns_nothing_from_the_labels_hidden_from_it():
-    """Change the hidden labels: the gradient of the network that is not shown them stays."""
-    data = blobs(n=40)
-    method = built(data, hidden=0.25)
-    hidden = (~method.shown[0]).nonzero()[:, 0]
-    assert len(hidden) == 10
-    assert not (~method.shown).all(0).any(), "no label is hidden from both"
-    step = StepInfo(torch.zeros(()), 10, torch.Generator().manual_seed(0), lambda x: x)
-    start = {name: value.clone() for name, value in method.state_dict().items()}
-    grads = []
-    for shift in (0, 1):
-        method.load_state_dict(start)
-        method.trust.fill_(0.5)
-        y = data.y.clone()
-        y[hidden] = (y[hidden] + shift) % data.num_classes
-        method.zero_grad()
-        step.generator.manual_seed(0)
-        method.loss(Batch(data.x, y, torch.arange(40)), step).backward()
-        grads.append(
-            [p.grad.clone() for net in (method.net, method.peer) for p in net.parameters()]
-        )
-    half = len(grads[0]) // 2
-    for first, second in zip(grads[0][:half], grads[1][:half], strict=True):
-        torch.testing.assert_close(first, second)
-    assert any(not torch.equal(a, b) for a, b in zip(grads[0][half:], grads[1][half:], strict=True))
-
-
 def digits(kind, seed=0):
     x, y = (torch.as_tensor(part) for part in load_digits(return_X_y=True))
     generator = torch.Generator().manual_seed(seed)
@@ -155,15 +156,12 @@ def test_wrong_labels_of_digits_are_seen_through():
     assert accuracy["second_opinion"] > max(0.93, accuracy["ce"] + 0.05), accuracy
 
 
-@pytest.mark.parametrize("hidden", [0.0, 0.1])
-def test_all_rows_unlabelled_but_ten(hidden):
+def test_all_rows_unlabelled_but_ten():
     data = blobs(n=120)
     y = data.y.clone()
     y[10:] = IGNORE
     recipe = replace(RECIPE, epochs=4, val=0.0)
-    trainer = fit_method(
-        create("second_opinion", hidden=hidden), replace(data, y=y), recipe, backbone=BACKBONE
-    )
+    trainer = fit_method(create("second_opinion"), replace(data, y=y), recipe, backbone=BACKBONE)
     p = trainer.method.predict_proba(data.x)
     assert (p.argmax(-1) == data.clean).float().mean() > 0.85
 

@@ -20,7 +20,7 @@ import torch
 from packaging.requirements import Requirement
 
 from test_cli import FAST, refused, ytilde
-from ytilde import Classifier, audit, checkpoint, datasets, readers
+from ytilde import Classifier, audit, checkpoint, create, datasets, readers
 from ytilde.data import BadInput
 from ytilde.datasets.fetch import unpack
 from ytilde.testing import blobs
@@ -159,7 +159,7 @@ def test_no_named_set_is_unpickled(make, tmp_path):
     make(tmp_path / "T.npy", Trap(trap))
     with pytest.raises(BadInput):
         Classifier("forward", epochs=1).set_params(
-            method=Classifier("forward")._new_method().set_params(T=str(tmp_path / "T.npy"))
+            method=create("forward").set_params(T=str(tmp_path / "T.npy"))
         ).fit(np.eye(4), [0, 1, 0, 1])
     assert not trap.exists()
 

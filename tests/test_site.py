@@ -13,7 +13,8 @@ from test_accessibility import AXE, violations
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "site"
 FRONT = SITE / "index.html"
-NAMES = ("reference/methods/elr", "reference/api/ytilde", "tutorials/audit_csv", "gallery/index")
+NAMES = ("reference/methods/elr", "reference/api/ytilde", "tutorials/audit_csv", "gallery/index",
+         "quickstart", "explanation/transition", "reference/methods/index", "results")  # fmt: skip
 PAGES = (FRONT, *(SITE / f"{name}.html" for name in NAMES))
 
 
@@ -96,13 +97,14 @@ def test_the_front_page_loads_without_a_network(browser):
     assert browser.eval("[...document.images].every((i) => i.complete && i.naturalWidth)")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 400)])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_axe_finds_nothing_serious(browser, page, scheme):
+def test_axe_finds_nothing_serious(browser, page, scheme, width):
     if not AXE.is_file():
         pytest.skip("no axe-core: npm install axe-core, or set AXE_CORE to its axe.min.js")
     feature = {"name": "prefers-color-scheme", "value": scheme}
     browser.ask("Emulation.setEmulatedMedia", features=[feature])
+    browser.resize(width, 900)
     browser.open(page.as_uri())
     found = [each for each in violations(browser) if each[1] in ("serious", "critical")]
     assert found == []

@@ -130,6 +130,33 @@ def test_python_reads_texts_too(tmp_path):
     assert pd.read_csv(tmp_path / "issues.csv").text.notna().all()
 
 
+def test_components_are_of_the_tf_idf_that_scikit_learn_has():
+    texts = reviews(40).review
+    made, expected = TfIdf.learn(texts, "the texts"), []
+    how = {
+        "words": {"ngram_range": (1, 2), "token_pattern": r"(?u)\b\w+\b"},
+        "pieces": {"ngram_range": (2, 4), "analyzer": "char_wb"},
+    }
+    for kind, part in made.terms.items():
+        theirs = TfidfVectorizer(min_df=2, sublinear_tf=True, **how[kind])
+        expected.append(theirs.fit_transform(texts) @ part.components.T)
+        assert part.names == list(theirs.get_feature_names_out())
+        np.testing.assert_allclose(part.idf, theirs.idf_, rtol=1e-5)
+        assert len(part.components) == len(texts) // 5  # few texts have few components
+        np.testing.assert_allclose(part.components @ part.components.T, np.eye(8), atol=1e-4)
+    x = made.transform(texts, "the texts", [])
+    np.testing.assert_allclose(x, np.concatenate(expected, 1), atol=1e-4)
+
+
+def test_a_text_may_be_as_long_as_is_read():
+    texts = pd.Series(["a short one", "another one", "a" * LONGEST])
+    made, notes = TfIdf.learn(texts, "the texts"), []
+    made.transform(texts, "the texts", notes)
+    assert not notes
+    made.transform(texts + "b", "the texts", notes)
+    assert len(notes) == 1 and "row 2 (counting from 0) of the texts" in notes[0]
+
+
 def test_texts_survive_a_file():
     texts = pd.Series([*SCRIPTS.values()] * 2 + [*reviews(25).review, ""])
     made = TfIdf.learn(texts, "the texts")
@@ -192,7 +219,7 @@ def test_texts_alone_are_read_by_a_linear_model():
     clf = Classifier("ce", **fast).fit(table[["review"]], table.stars)
     assert clf.backbone_ == "identity" and clf.recipe_.batch_size == 32
     mixed = table[["review"]].assign(**{f"n{k}": np.arange(60.0) for k in range(40)})
-    assert Classifier("ce", **fast).fit(mixed, table.stars).backbone_ == "mlp"
+    assert Classifier("ce", **fast).fit(mixed, table.stars).backbone_ == "mlp:width=128,depth=1"
 
 
 def test_in_a_browser_texts_are_read(audited, browser):

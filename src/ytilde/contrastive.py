@@ -3,29 +3,9 @@
 from .encoders.clusters import assign, kmeans
 from .encoders.features import Features
 from .encoders.neighbours import neighbours, probe
-from .encoders.simclr import (
-    DONE,
-    PROBES,
-    Settings,
-    SimCLR,
-    default_views,
-    nt_xent,
-    probes,
-    simclr,
-)
+from .encoders.simclr import DONE, PROBES, Settings, SimCLR, default_views, nt_xent, probes, simclr
 
 __all__ = [
-    "DONE",
-    "PROBES",
-    "Features",
-    "Settings",
-    "SimCLR",
-    "assign",
-    "default_views",
-    "kmeans",
-    "neighbours",
-    "nt_xent",
-    "probe",
-    "probes",
-    "simclr",
-]
+    "DONE", "PROBES", "Features", "Settings", "SimCLR", "assign", "default_views", "kmeans",
+    "neighbours", "nt_xent", "probe", "probes", "simclr",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Deprecated: `ytilde.cli.demo` holds this."""
+"""Deprecated: the old place of `ytilde.cli.demo`."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Deprecated: `ytilde.auditing.diagnosis` holds this."""
+"""Deprecated: the old place of `ytilde.auditing.diagnosis`."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Deprecated: `ytilde.cli.flags` holds this."""
+"""Deprecated: the old place of `ytilde.cli.flags`."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Deprecated: `ytilde.auditing.exporters` holds this."""
+"""Deprecated: the old place of `ytilde.auditing.exporters`."""
 
 import warnings
 

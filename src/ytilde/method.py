@@ -83,6 +83,7 @@ class Method(nn.Module):
     distributable: ClassVar[bool] = True  # can many processes train it? (same draws, same state)
     helper_stages: ClassVar[tuple[str, ...]] = ("simclr", "rate")  # they train no classifier
     pixels: ClassVar[bool] = True  # can it learn from a label a pixel, too?
+    early_stopping: ClassVar[bool] = True  # where nobody says: keep the best epoch, or the last?
     ranges: ClassVar[str] = ""  # what must hold of its own fields: "0 < q <= 1, alpha >= 0"
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}  # what "auto" chooses from, by field
     grid_by: ClassVar[Literal["accuracy", "nll"]] = "accuracy"  # of noisy validation, for "auto"

@@ -1,4 +1,4 @@
-"""Many processes that train one model: the names of `ytilde.engine.parallel`."""
+"""The old place of `ytilde.engine.parallel`."""
 
 from .engine.parallel import Team, check_devices, heavy_modules, join, leave, spawn_workers, team
 

@@ -1,4 +1,4 @@
-"""Deprecated: `ytilde.plotting` holds this."""
+"""Deprecated: the old place of `ytilde.plotting`."""
 
 import warnings
 

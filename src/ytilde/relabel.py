@@ -1,4 +1,4 @@
-"""Deprecated: `ytilde.auditing.relabel` holds this."""
+"""Deprecated: the old place of `ytilde.auditing.relabel`."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Deprecated: `ytilde.auditing.report` holds this."""
+"""Deprecated: the old place of `ytilde.auditing.report`."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Deprecated: `ytilde.auditing.review` holds this."""
+"""Deprecated: the old place of `ytilde.auditing.review`."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Deprecated: `ytilde.cli.runs` holds this."""
+"""Deprecated: the old place of `ytilde.cli.runs`."""
 
 import warnings
 

@@ -1,3 +1,3 @@
-"""Statistics for tables of runs; they live in `ytilde.bench.stats`."""
+"""The old place of `ytilde.bench.stats`."""
 
 from .bench.stats import *  # noqa: F403

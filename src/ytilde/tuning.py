@@ -18,10 +18,10 @@ from typing import Any
 
 from .data import BadInput
 from .engine import Diverged, Recipe, Record, Trainer
+from .engine.protocols import SIGN
 from .files import write_text
 from .hashing import digest_of
 from .method import Method
-from .protocols import SIGN
 from .runfolder import METHODS, RACE
 
 Candidate = dict[str, Any]  # field -> value

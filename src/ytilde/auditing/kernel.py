@@ -1,8 +1,8 @@
 """Kernel ridge regression of labels: what the other rows' labels say of each row.
 
-Leave-one-out predictions cost one matrix product, whatever the labels are, so that a judge that
-has not seen a row's own label (`panel`) and labels drawn a hundred times (`dependence`) are cheap.
-The kernel is spanned by LANDMARKS rows (Nystroem); its scaling and its penalty are those of the
+For any labels, leave-one-out predictions cost one matrix product. That makes it cheap to judge a
+row without its own label (`panel`), and to redraw the labels a hundred times (`dependence`). The
+kernel is spanned by LANDMARKS rows (Nystroem); its scaling and its penalty are those with the
 smallest leave-one-out error.
 """
 
@@ -16,14 +16,14 @@ from torch.nn.functional import one_hot
 
 RIDGES = (0.3, 1.0, 3.0, 10.0, 30.0)  # more for noisier labels; the leave-one-out error chooses
 LANDMARKS = 1000  # rows that span the kernel
-CHOOSE = 4000  # rows on which a judge of more chooses its scaling and its penalty
-RELEVANCE = 30  # features up to which each gets a weight of its own
+CHOOSE = 4000  # rows, of more, by which scaling and penalty are chosen
+RELEVANCE = 30  # up to this many features, each gets a weight of its own
 
 
 class Ridge(NamedTuple):
-    """Ridge regression over fixed rows: everything about it that labels do not change.
+    """Ridge regression over fixed rows: the part that does not depend on the labels.
 
-    Its predictions are basis @ basis.T @ labels; leverage: the diagonal of that matrix.
+    Its predictions are basis @ basis.T @ labels; leverage is the diagonal of basis @ basis.T.
     """
 
     basis: Tensor
@@ -31,7 +31,7 @@ class Ridge(NamedTuple):
 
     @staticmethod
     def of(features: Tensor, ridges: tuple[float, ...]) -> list[Ridge]:
-        """One for each penalty."""
+        """One regression for each penalty."""
         values, vectors = torch.linalg.eigh(features.T @ features)
         along = features @ vectors
         bases = [along / (values.clamp_min(0) + ridge).sqrt() for ridge in ridges]
@@ -55,7 +55,7 @@ def standardised(x: Tensor) -> Tensor:
 
 
 def _spread(centred: Tensor) -> tuple[Tensor, Tensor]:
-    """The standard deviation of each feature, and whether it is one."""
+    """The standard deviation of each feature, and whether it varies at all."""
     sd = centred.std(0)
     return sd, sd > 1e-6 * sd.max().clamp_min(1e-30)
 
@@ -69,7 +69,7 @@ class Span(NamedTuple):
 
     @staticmethod
     def of(x: Tensor, landmarks: int, generator: torch.Generator) -> Span:
-        """Spanned by some of x; its width is the median distance to the tenth neighbour."""
+        """Spanned by some rows of x; its scale is the median distance to the tenth neighbour."""
         order = torch.randperm(len(x), generator=generator)
         x = x.double()  # in float32 the kernel of equal rows may have no root
         centres, some = x[order[:landmarks]], x[order[:500]]
@@ -91,11 +91,11 @@ def kernel_features(x: Tensor, landmarks: int, generator: torch.Generator) -> Te
 
 
 class Kernel(NamedTuple):
-    """Kernel ridge regression, and the features as it takes them."""
+    """Kernel ridge regression, with the scaled features."""
 
     ridge: Ridge
     x: Tensor
-    scale: Tensor  # [D] that the given features were multiplied by
+    scale: Tensor  # [D], multiplies the given features
     penalty: float
 
     def leave_one_out(self, Y: Tensor) -> Tensor:
@@ -122,9 +122,9 @@ def fit_kernel(x: Tensor, y: Tensor, num_classes: int, generator: torch.Generato
 
 
 def kernel_scores(x: Tensor, y: Tensor, asked: Tensor, num_classes: int) -> Tensor:
-    """What the labels of the rows `asked` say of each row [N, K], of these without their own.
+    """What the labels of the rows `asked` say of each row [N, K]; never the row's own label.
 
-    Scaling and penalty are chosen on CHOOSE rows.
+    Scaling and penalty are chosen by CHOOSE rows.
     """
     generator = torch.Generator().manual_seed(0)
     some = asked[torch.randperm(len(asked), generator=generator)[:CHOOSE]]
@@ -143,7 +143,7 @@ def kernel_scores(x: Tensor, y: Tensor, asked: Tensor, num_classes: int) -> Tens
 
 
 def _relevance(x: Tensor, Y: Tensor, generator: torch.Generator, sweeps: int = 2) -> Tensor:
-    """A weight for each feature: halved, doubled or 0 where the leave-one-out error falls."""
+    """A weight for each feature: halved, doubled or set to 0 if that lowers the error."""
     rows = torch.randperm(len(x), generator=generator)[:LANDMARKS]
     x, Y = x[rows], Y[rows]
     seed = int(torch.randint(2**31, (1,), generator=generator))

@@ -1,4 +1,4 @@
-"""What an audit says of rows by their neighbours: near-duplicates and outliers, as columns."""
+"""Near-duplicates and outliers among the audited rows, as columns of `issues`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .nearest import nearest
 from .outliers import find_outliers
 from .panel import reduced
 
-FEWEST = 20  # rows from which on neighbours tell anything
-LEAST_NUMBERS = 3  # of a vector: on a line and in a plane the tails of a cloud look strange
+FEWEST = 20  # fewer rows than this have no meaningful neighbours
+LEAST_NUMBERS = 3  # per row: in one or two dimensions the tails of any cloud look like outliers
 
 
 class Neighbourhood(NamedTuple):
-    """Columns for `issues`, one entry a judged row, and sentences on what was found."""
+    """Columns for `issues`, one entry per judged row, and sentences on what was found."""
 
     columns: dict[str, np.ndarray]
     notes: list[str]
@@ -29,11 +29,11 @@ class Neighbourhood(NamedTuple):
 def neighbourhood(features: np.ndarray, y: Labels) -> Neighbourhood:
     """Near-duplicates and outliers among rows of features [N, ...] with labels y [N].
 
-    Outliers are looked for among vectors [N, D] of three numbers or more. Among pictures they are
-    not: pixels tell a copy, but not what is strange (docs/more_audits.md).
+    Outliers are searched among vectors [N, D] with D >= 3. Not among pictures: pixels show copies,
+    but not what is unusual (docs/more_audits.md).
 
-    Columns: near_duplicate (the row that it nearly equals, -1: none), duplicate_set (a number that
-    its near-duplicates share, -1: none), is_duplicate_conflict (the labels of the set differ),
+    Columns: near_duplicate (the row that it nearly equals; -1: none), duplicate_set (a number that
+    near-duplicates share; -1: none), is_duplicate_conflict (the labels of the set differ),
     outlier_score in [0, 1) and is_outlier.
     """
     rows = np.flatnonzero(y != IGNORE)
@@ -64,12 +64,14 @@ def neighbourhood(features: np.ndarray, y: Labels) -> Neighbourhood:
             "(is_outlier in issues.csv): a label there can hardly be judged."
         )
     if not near.whole:
-        notes.append("Of this many rows only exact copies are taken for duplicates.")
+        notes.append(
+            "There are too many rows to search for near-duplicates: only exact copies are reported."
+        )
     return Neighbourhood(columns, notes)
 
 
 def conflicts(issues: pd.DataFrame) -> list[pd.DataFrame]:
-    """The sets of near-duplicates whose labels differ, those with the surest errors first."""
+    """The sets of near-duplicates whose labels differ, the likeliest errors first."""
     if "is_duplicate_conflict" not in issues:
         return []
     sets = issues[issues.is_duplicate_conflict].groupby("duplicate_set", sort=False)

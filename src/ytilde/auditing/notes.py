@@ -12,8 +12,9 @@ from ..data import IGNORE, BadInput
 from .inputs import Labels
 
 NOTE_ASSUMPTION = (
-    "Without checked rows the rate rests on an assumption: a model is wrong less often where it is "
-    "surer, and wrong labels do not care. The interval spans all readings that fit the data."
+    "Without checked rows the rate rests on an assumption: the model errs less often where it is "
+    "more confident, while wrong labels occur regardless of its confidence. The interval covers "
+    "every explanation that fits the data."
 )
 WEAK = 0.7  # of the labels are the model's best guess: below, it may be the model that is wrong,
 ERRS = 0.25  # unless it is expected to be wrong in fewer rows than this

@@ -17,10 +17,10 @@ from .inputs import Array, Labels
 from .kernel import kernel_scores
 
 NEIGHBOURS = 15
-COMPONENTS = 200  # of the features, if there are more
+COMPONENTS = 200  # principal components to keep, if there are more features
 WIDTH = 5  # of scores: about that of log-probabilities, so that the fit of weights starts well
-REFERENCE = 20_000  # rows that are asked at most: the others are compared with these
-RIDGES = np.geomspace(1e-5, 1, 11)  # times the largest eigenvalue; the best of them is taken
+REFERENCE = 20_000  # labelled rows to use at most; all rows are compared with these
+RIDGES = np.geomspace(1e-5, 1, 11)  # times the largest eigenvalue; the best is used
 
 
 def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, ...]:
@@ -28,7 +28,7 @@ def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, ...
 
     Args:
         features: [N, ...], finite numbers.
-        y: labels [N]; rows with -1 are judged, but not asked.
+        y: labels [N]; rows with -1 are judged, but have no say.
         num_classes: K.
     """
     x = reduced(np.asarray(features).reshape(len(y), -1))
@@ -44,7 +44,7 @@ def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, ...
 
 
 def reduced(x: np.ndarray) -> NDArray[np.float32]:
-    """Standardised, and turned to the leading principal components where there are many columns."""
+    """Standardised features; their leading principal components, if there are many columns."""
     scale = x.std(0, dtype=np.float64)
     z = ((x - x.mean(0, dtype=np.float64)) / np.where(scale > 0, scale, 1)).astype(np.float32)
     if z.shape[1] <= COMPONENTS:
@@ -59,7 +59,7 @@ def reduced(x: np.ndarray) -> NDArray[np.float32]:
 
 
 def _votes(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int) -> Array:
-    """log of the labels' shares among the nearest rows; one vote is spread over all classes."""
+    """Log of the labels' shares among the nearest rows, plus one vote spread over all classes."""
     number = min(NEIGHBOURS, max(1, len(asked) // 4))
     z = torch.from_numpy(x)
     # |a - b|^2 = |a|^2 - 2 (a . b - |b|^2 / 2), so one more column makes it an inner product
@@ -67,7 +67,7 @@ def _votes(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int) 
     queries = torch.cat([z, torch.ones(len(z), 1)], 1)
     near = asked[neighbours(queries, keys, min(number + 1, len(asked))).numpy()]
     own = near == np.arange(len(y))[:, None]
-    own[:, -1] |= ~own.any(1)  # not among the asked, or not among its nearest: the last goes
+    own[:, -1] |= ~own.any(1)  # a row that is not among its nearest: drop the last of them
     votes = np.zeros((len(y), k))
     at, column = np.nonzero(~own)
     np.add.at(votes, (at, y[near[at, column]]), 1.0)
@@ -75,10 +75,10 @@ def _votes(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int) 
 
 
 def _linear(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int) -> Array:
-    """Scores of a ridge regression to one-hot labels; of a row that was asked, without it.
+    """Scores of a ridge regression to one-hot labels, leaving out the row's own label.
 
-    Leaving out row i changes its score from s to (s - h y) / (1 - h), h its leverage, so all are
-    had from one fit; the ridge with the smallest error of these is taken.
+    Leaving out row i changes its score from s to (s - h y) / (1 - h), where h is its leverage, so
+    one fit gives the scores of all rows; the ridge with the smallest such error is used.
     """
     z = x[asked].astype(np.float64)
     target = np.zeros((len(asked), k))
@@ -104,6 +104,6 @@ def _linear(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int)
 
 
 def _kernel(x: NDArray[np.float32], y: Labels, asked: NDArray[np.int64], k: int) -> Array:
-    """The same of a kernel's ridge regression."""
+    """The same for kernel ridge regression."""
     z, label, known = (torch.from_numpy(v) for v in (x, y, asked))
     return WIDTH * kernel_scores(z, label, known, k).numpy().astype(np.float64)

@@ -56,7 +56,7 @@ def default_backbone(shape: Shape, *, pixels: bool = False) -> str:
     if pixels:
         return "unet"
     if len(shape) != 3 or min(shape[1:]) < 16:
-        return "mlp"
+        return "mlp:width=128,depth=1"
     if max(shape[1:]) > 64:
         return "resnet18"
     return "resnet18:width=16" if shape[0] == 1 else "wide_resnet"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..protocols import PROTOCOLS, protocols
+from ..engine.protocols import PROTOCOLS, protocols
 from ..versions import commit, versions
 from .pool import run, sweep
 from .report import report

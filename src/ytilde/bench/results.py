@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from ..engine.protocols import PROTOCOLS, validation_score
 from ..errors import BadInput, plural
 from ..files import locked, write_bytes
-from ..protocols import PROTOCOLS, validation_score
 from ..signing import sign, verify
 from ..tuning import ranked
 from .tables import Cell, Job, Table, is_of

@@ -23,10 +23,10 @@ from torch import Tensor
 from .. import checkpoint, datasets, noise
 from ..data import BadInput, Batch, Data
 from ..engine import Diverged, Recipe, Record, Trainer, choose_device
+from ..engine.protocols import protocols
 from ..files import locked
 from ..fitting import CACHE, fit_method
 from ..method import create
-from ..protocols import protocols
 from ..runfolder import CHECKPOINTS
 from ..transition import class_floor, relative_l1, row_error
 from ..versions import versions

@@ -21,9 +21,9 @@ from .. import datasets, noise
 from ..backbones import list_backbones, without_weights
 from ..data import BadInput, unknown
 from ..engine import Recipe
+from ..engine.protocols import PROTOCOLS
 from ..hashing import digest_of
 from ..method import list_methods, lookup
-from ..protocols import PROTOCOLS
 from ..tuning import candidates
 
 FOLDER = Path(__file__).parents[1] / "tables"

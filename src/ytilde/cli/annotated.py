@@ -61,7 +61,7 @@ def row_votes(found: Source, annotations: dict[str, Any], source: str) -> Votes:
 
 
 def _own_label(annotations: dict[str, Any]) -> str | None:
-    """The label column that is named, where it is one of the data and not of the votes."""
+    """The column that --label names, if it is a column of the data and not of the votes."""
     label, path = annotations["label"], Path(annotations["path"])
     if label is None or not path.is_file() or path.suffix.lower() not in readers.TABLES:
         return None

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections import Counter
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ import typer
 from ..errors import BadInput, plural
 from .console import rich_console, say
 from .flags import docstring
+from .options import unfold_options
 
 if TYPE_CHECKING:
     from ..bench.tables import Job
@@ -50,6 +52,20 @@ DataRoot = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda")]
 Compile = Annotated[bool, typer.Option("--compile", help="fuse the networks with torch.compile")]
 WriteFile = Annotated[Path | None, typer.Option(help="file to write")]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Which cells to run, on how much data, and where: the options of `run`, `plan` and `tune`."""
+
+    only: Only = None
+    columns: Columns = None
+    scale: Scale = "full"
+    workers: Workers = 1
+    results: Results = None
+    data_root: DataRoot = None
+    device: Device = "auto"
+    compile: Compile = False
 
 
 def list_cells(
@@ -92,22 +108,16 @@ def list_cells(
     show_grid(("row", "group", "column", "method", "runs", "state"), rows, names=4)
 
 
+@unfold_options
 def run_table(
+    options: RunOptions,
     table: TableName = None,
     every: All = False,
-    only: Only = None,
-    columns: Columns = None,
     seeds: Seeds = None,
-    scale: Scale = "full",
-    workers: Workers = 1,
     ray: Ray = False,
     tuned: Annotated[
         bool, typer.Option("--tuned", help="with the fields that `bench tune` found")
     ] = False,
-    results: Results = None,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    compile: Compile = False,
 ) -> None:
     """Run what is missing of a table.
 
@@ -118,19 +128,23 @@ def run_table(
     from .bench_choice import chosen_cells, run_paths
     from .bench_view import Progress, say_untuned
 
-    paths = run_paths(scale, results, data_root, device, compile, ray)
+    paths = run_paths(options, ray)
     known = list(done(paths.results).values())
     jobs: dict[str, list[Job]] = {}
-    for name, found in chosen_cells(table, every, only, columns).items():
+    for name, found in chosen_cells(table, every, options).items():
         for reason, count in Counter(c.reason for c in found if c.reason).items():
             say(f"{name}: {plural(count, 'cell')} cannot be run: {reason}")
         if tuned:
-            say_untuned(name, found, scale, known)
-        jobs[name] = pool.jobs_of(tables.load_table(name), found, seeds, scale, known, tuned)
+            say_untuned(name, found, options.scale, known)
+        jobs[name] = pool.jobs_of(
+            tables.load_table(name), found, seeds, options.scale, known, tuned
+        )
     # one sweep of all tables: workers start once, and none waits for the last run of a table
     with Progress(table or "all tables") as progress:
         all_jobs = [job for of_table in jobs.values() for job in of_table]
-        lines = pool.sweep(all_jobs, workers=workers, ray=ray, paths=paths, say=progress.say)
+        lines = pool.sweep(
+            all_jobs, workers=options.workers, ray=ray, paths=paths, say=progress.say
+        )
     status = {line["hash"]: line for line in lines}
     bad = 0
     for name, of_table in jobs.items():
@@ -143,7 +157,9 @@ def run_table(
         raise typer.Exit(1)
 
 
+@unfold_options
 def plan_runs(
+    options: RunOptions,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TABLES]...", help="tables of `bench list`; default: all"),
@@ -152,15 +168,7 @@ def plan_runs(
     run: Annotated[
         bool, typer.Option("--run", help="run the plan instead of only showing it")
     ] = False,
-    only: Only = None,
-    columns: Columns = None,
     seeds: Seeds = None,
-    scale: Scale = "full",
-    workers: Workers = 1,
-    results: Results = None,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    compile: Compile = False,
 ) -> None:
     """Choose what to run next in the time available.
 
@@ -173,19 +181,19 @@ def plan_runs(
     from .bench_choice import cells_of, run_paths
     from .bench_view import Progress, show_plan
 
-    paths = run_paths(scale, results, data_root, device, compile, ray=False)
+    paths = run_paths(options)
     if not 0 < minutes < math.inf:
         raise BadInput(f"--minutes must be a positive number, not {minutes:g}")
     chosen = cells_of(
-        [tables.load_table(name).name for name in names or tables.list_tables()], only, columns
+        [tables.load_table(name).name for name in names or tables.list_tables()], options
     )
     pairs = ((tables.load_table(name), cell) for name, found in chosen.items() for cell in found)
-    plan = Plan(pairs, paths, scale=scale, seeds=seeds)
-    show_plan(plan, 60 * minutes, workers)
+    plan = Plan(pairs, paths, scale=options.scale, seeds=seeds)
+    show_plan(plan, 60 * minutes, options.workers)
     if not run or not plan.jobs:
         return
     with Progress("plan") as progress:
-        outcome = run_plan(plan, 60 * minutes, workers, progress.say)
+        outcome = run_plan(plan, 60 * minutes, options.workers, progress.say)
     failed = [line for line in outcome.lines if line["status"] == "failed"]
     for line in failed:
         say(f"failed: {line['table']}: {line['row']}, {line['column']}: {line['error']}")
@@ -198,13 +206,11 @@ def plan_runs(
         raise typer.Exit(1)
 
 
+@unfold_options
 def tune_table(
+    options: RunOptions,
     table: TableName = None,
     every: All = False,
-    only: Only = None,
-    columns: Columns = None,
-    scale: Scale = "full",
-    workers: Workers = 1,
     ray: Ray = False,
     trials: Annotated[
         int | None,
@@ -214,10 +220,6 @@ def tune_table(
         list[str] | None,
         typer.Option(help="FIELD=VALUE,VALUE: only these points of the grid; repeatable"),
     ] = None,
-    results: Results = None,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    compile: Compile = False,
 ) -> None:
     """Choose fields from the papers' grids by noisy validation.
 
@@ -228,8 +230,8 @@ def tune_table(
     from .bench_choice import chosen_cells, parse_grid, run_paths
     from .bench_view import Progress
 
-    paths = run_paths(scale, results, data_root, device, compile, ray)
-    chosen, narrow = chosen_cells(table, every, only, columns), parse_grid(grid or [])
+    paths = run_paths(options, ray)
+    chosen, narrow = chosen_cells(table, every, options), parse_grid(grid or [])
     asked = {name: to_tune(found, narrow) for name, found in chosen.items()}
     if not any(asked.values()):
         raise BadInput(NOTHING_TO_TUNE)
@@ -237,8 +239,8 @@ def tune_table(
         if not of_table:  # one of several tables
             continue
         with Progress(name) as progress:
-            options = {"workers": workers, "ray": ray, "paths": paths, "say": progress.say}
-            best = search(tables.load_table(name), of_table, scale, trials, options)
+            how = {"workers": options.workers, "ray": ray, "paths": paths, "say": progress.say}
+            best = search(tables.load_table(name), of_table, options.scale, trials, how)
         for key, fields in best.items():
             say(f"{name}: {key}: {json.dumps(fields)}")
         for cell in of_table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..bench import tables
 from ..bench.results import Line, default_results, load_results
@@ -15,6 +15,9 @@ from ..engine import choose_device
 from ..errors import BadInput, unknown_name_message
 from .console import say
 
+if TYPE_CHECKING:
+    from .bench import RunOptions
+
 
 def table_names(table: str | None, every: bool) -> list[str]:
     if every == (table is not None):
@@ -22,21 +25,17 @@ def table_names(table: str | None, every: bool) -> list[str]:
     return tables.list_tables() if table is None else [tables.load_table(table).name]
 
 
-def cells_of(
-    names: Sequence[str], only: list[str] | None, columns: list[str] | None
-) -> dict[str, list[Cell]]:
+def cells_of(names: Sequence[str], options: RunOptions) -> dict[str, list[Cell]]:
     """The cells asked for, by table; a name is unknown only where no table has it."""
     all_cells = [cell for name in names for cell in tables.cells(tables.load_table(name))]
     found: dict[str, list[Cell]] = {}
-    for cell in tables.choose(all_cells, only or (), columns or ()):
+    for cell in tables.choose(all_cells, options.only or (), options.columns or ()):
         found.setdefault(cell.table, []).append(cell)
     return found
 
 
-def chosen_cells(
-    table: str | None, every: bool, only: list[str] | None, columns: list[str] | None
-) -> dict[str, list[Cell]]:
-    found = cells_of(table_names(table, every), only, columns)
+def chosen_cells(table: str | None, every: bool, options: RunOptions) -> dict[str, list[Cell]]:
+    found = cells_of(table_names(table, every), options)
     if not found:
         raise BadInput("no table has both such a row and such a column")
     return found
@@ -47,14 +46,13 @@ def check_scale(scale: str) -> None:
         raise BadInput(unknown_name_message("scale", scale, tables.SCALES))
 
 
-def run_paths(
-    scale: str, results: Path | None, data_root: Path | None, device: str, compile: bool, ray: bool
-) -> RunPaths:
-    check_scale(scale)
+def run_paths(options: RunOptions, ray: bool = False) -> RunPaths:
+    check_scale(options.scale)
+    device, results = options.device, options.results or default_results(options.scale)
     # auto fits everywhere; of CUDA the nodes of a cluster decide, not this one
     if device != "auto" and not (ray and device.startswith("cuda")):
         choose_device(device)
-    return RunPaths(results or default_results(scale), RunPaths.work, data_root, device, compile)
+    return RunPaths(results, RunPaths.work, options.data_root, device, options.compile)
 
 
 def result_lines(folder: Path) -> list[Line]:

@@ -29,7 +29,7 @@ from .review import review
 
 INTERRUPTED = {  # what is done stays done
     "bench": "interrupted; run the same command again to continue",
-    "audit": "stopped; the same command goes on",
+    "audit": "stopped; run the same command to continue",
 }
 
 

@@ -20,8 +20,8 @@ def consensus(
     votes: Annotated[
         Path,
         typer.Argument(
-            help="csv, tsv or parquet: a row a vote (task, worker, label), or a row an item and a "
-            "column an annotator"
+            help="csv, tsv or parquet: one row per vote (task, worker, label), or one row per item "
+            "and one column per annotator"
         ),
     ],
     item: Item = None,
@@ -30,15 +30,15 @@ def consensus(
     method: Annotated[
         str,
         typer.Option(
-            help="dawid_skene, majority or one_coin; auto: dawid_skene where there are votes enough"
+            help="dawid_skene, majority or one_coin; auto: dawid_skene if there are enough votes"
         ),
     ] = "auto",
     out_file: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="csv to write, a row an item; tables of the annotators, their matrices and the "
-            "votes, and a page, are written beside it",
+            help="csv to write, one row per item; tables of the annotators, their matrices and the "
+            "votes, and a report, are written beside it",
         ),
     ] = None,
     force: Force = False,
@@ -76,11 +76,11 @@ def consensus(
     if outputs:
         say(f"written: {', '.join(map(str, outputs.values()))}")
     else:
-        say("next: --out consensus.csv writes the consensus of every item, and a page")
+        say("next: --out consensus.csv writes the consensus of every item, and a report")
 
 
 def _outputs(path: Path) -> dict[str, Path]:
-    """The files by their kind; the first is the one that was named."""
+    """The files to write, by kind; the first is the one that --out names."""
     names = ("annotators", "matrices", "votes")
     beside = {kind: path.with_name(f"{path.stem}-{kind}.csv") for kind in names}
     return {"consensus": path, **beside, "report": path.with_suffix(".html")}

@@ -31,20 +31,20 @@ class Interrupted(Exception):
 
 
 def prepare() -> None:
-    """A terminal that cannot show a character gets its number; no print fails."""
+    """Print the number of a character that the terminal cannot show, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):  # another object in its place, or closed
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def say(text: str) -> None:
-    """Print a sentence as it is: a path may hold brackets, and a cut one cannot be copied."""
+    """Print a sentence unchanged: paths may contain brackets, and must not be cut."""
     if not quiet:
         print(plain(text), flush=True)
 
 
 def plain(text: object) -> str:
-    """Characters that steer a terminal, and bytes of file names that are no text, as numbers."""
+    """Escape control characters, and bytes of file names that are not text."""
     return "".join(
         c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else ascii(c)[1:-1]
         for c in str(text)
@@ -55,7 +55,7 @@ def plain(text: object) -> str:
 
 
 def rich_console(**options: Any) -> Console:
-    """Takes no text for markup, and cuts none; it is as wide as the terminal is now."""
+    """A console that treats no text as markup and cuts none; as wide as the terminal is now."""
     from rich.console import Console
 
     return Console(
@@ -64,7 +64,7 @@ def rich_console(**options: Any) -> Console:
 
 
 def make_table(header: Sequence[str], rows: Iterable[Sequence[object]], **columns: Any) -> Table:
-    """columns: options of every column, as rich has them."""
+    """A table with this header; columns: rich's options for every column."""
     from rich.table import Column, Table
 
     table = Table(*(Column(head, **columns) for head in header))
@@ -84,7 +84,7 @@ def show(table: Table) -> None:
 class Bar:
     """A progress bar with the time left; in a file or a pipe, a line for each tenth of the way.
 
-    Of the folds of an audit there is one bar over all of them.
+    The folds of an audit share one bar.
     """
 
     def __init__(self, history: Sequence[Record] = ()) -> None:
@@ -123,7 +123,7 @@ class Bar:
             say(f"{stage} {record['epoch']}/{record['epochs']}  {100 * share:.0f} % of the epoch")
 
     def _place(self, record: Record) -> tuple[str, str, int, int]:
-        """What a record's line is called, its key, and how many of its epochs have been begun."""
+        """The name and the key of a record's line, and how many of its epochs have begun."""
         trial = record.get("race")  # one line for all that are tried
         stage = f"trying {trial}" if trial else record["stage"]
         if "fold" in record and not trial:
@@ -158,7 +158,7 @@ class Bar:
 
 
 def explain(error: Exception) -> tuple[str, int] | None:
-    """One line and the exit code; None for a fault of ytilde's own, whose traceback is wanted."""
+    """One line and the exit code; None for a bug in ytilde, whose traceback should be seen."""
     if isinstance(error, BadInput):
         return f"ytilde: {error}", 2
     if isinstance(error, Diverged):

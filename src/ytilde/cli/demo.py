@@ -102,9 +102,9 @@ def _corrupt(train: Data) -> Data:
 
 @contextmanager
 def _step(console: Console, text: str, fits: int = 1) -> Iterator[Callable[[Record], None]]:
-    """One line for a step of so many fits: how far it is, then how long it took.
+    """One line for a step of this many fits: its progress, then how long it took.
 
-    Yields what is to hear of every epoch. A file or a pipe gets a dot for each tenth of the way.
+    Yields a function to call with every epoch's record. A file or a pipe gets a dot per tenth.
     """
     began, epochs = time.perf_counter(), 0
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -17,6 +15,7 @@ from .options import DATA, METHOD, OUTPUT, DataRoot, Force, IdColumn, ImageColum
 
 if TYPE_CHECKING:
     from ..encoders.embed import Reader
+from .stopping import work_folder
 
 
 def embed(
@@ -49,7 +48,8 @@ def embed(
 ) -> None:
     """Embed pictures or texts with a pretrained model (Hugging Face transformers).
 
-    For `fit`, `audit`, `diagnose` and `predict --features`. If stopped, the same command goes on.
+    For `fit`, `audit`, `diagnose` and `predict --features`. Run the same command to continue one
+    that was stopped.
     """
     from ..data.readers import TABLES
     from ..encoders.embed import embed as embed_rows
@@ -64,7 +64,9 @@ def embed(
     check_outputs([(out_file, "embeddings")], input_paths(source, data_root, model), force)
     check_suffix(out_file, ".parquet")
     if is_stream(out_file):
-        raise BadInput(f"cannot write {out_file}: its parts lie beside it; name a file")
+        raise BadInput(
+            f"cannot write {out_file}: its parts are kept beside it, so give a regular file"
+        )
     _check_pyarrow()
     if text is not None and Path(source).suffix.lower() not in TABLES:
         raise BadInput(f"--text names a column of a table, and {source} is none")
@@ -78,37 +80,26 @@ def embed(
     made = Pretrained(model, choose_device(device))
     made.check_texts() if text is not None else made.check_pictures()
     say(f"{plural(rows, 'text' if text else 'picture')}, {made.kind} on {made.device}")
-    work = out_file.parent / f".{out_file.name}.work"
-    new = not work.exists()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_stopped("Stopped by SIGTERM", 143)))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with Bar() as bar:
+    with work_folder(out_file, "the last part") as work, Bar() as bar:
 
-            def on_rows(done: int, of: int) -> None:
-                bar.show({"stage": "embedding", "epoch": done, "epochs": of})
+        def on_rows(done: int, of: int) -> None:
+            bar.show({"stage": "embedding", "epoch": done, "epochs": of})
 
-            found = embed_rows(
-                items.read, rows, made, work, [source, text, items.names, items.state],
-                pictures=text is None, batch_size=batch_size, on_rows=on_rows,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        raise typer.Exit(_stopped("Interrupted", 130)) from None
-    except BadInput:
-        if new:
-            RunFolder(work).remove()
-        raise
+        found = embed_rows(
+            items.read, rows, made, work, [source, text, items.names, items.state],
+            pictures=text is None, batch_size=batch_size, on_rows=on_rows,
+        )  # fmt: skip
     write_embeddings(out_file, items.names, found, {"model": model, "digest": made.digest})
     RunFolder(work).remove()
     if found.kept:
         say(f"note: {plural(found.kept, 'row')} had been embedded before")
     if found.missing:
-        why = "an empty text" if text else "a picture that cannot be read"
-        say(f"note: no embedding of {plural(len(found.missing), 'row')}, {why}; left out in `fit`")
+        why = "empty text" if text else "unreadable picture"
+        rows_without = plural(len(found.missing), "row")
+        say(f"note: no embedding for {rows_without} ({why}); `fit` leaves them out")
     if made.filled:
         say(
-            f"note: {plural(made.filled, 'text')} of {made.tokens} tokens or more: what follows "
-            "these is not embedded"
+            f"note: {plural(made.filled, 'text')} cut after {made.tokens} tokens, the model's limit"
         )
     say(f"written: {out_file}, {found.x.shape[1]} numbers a row")
     column = f" --image-column {quote(image_column)}" if image_column else ""
@@ -116,8 +107,8 @@ def embed(
 
 
 class Items(NamedTuple):
-    """What is embedded: how to read a row, how many there are, what names them; the files, and
-    what tells that they have not changed since."""
+    """What is embedded: how to read a row, how many there are, their names; the files that were
+    read, and what shows that they have not changed since."""
 
     read: Reader
     rows: int
@@ -202,8 +193,3 @@ def _check_pyarrow() -> None:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise BadInput("embed writes parquet: pip install 'ytilde[embed]'") from error
-
-
-def _stopped(how: str, code: int) -> int:
-    say(f"{how}; run the same command to go on from the last part")
-    return code

@@ -16,30 +16,11 @@ from .options import (
     METHOD,
     OUTPUT,
     TRAINING,
-    Annotations,
-    Annotator,
-    Backbone,
-    CleanLabel,
-    DataRoot,
-    Drop,
-    EncoderFile,
-    Features,
-    GroupColumn,
+    FitOptions,
     GroupedCommand,
-    IdColumn,
-    ImageColumn,
-    ImageSize,
-    Item,
-    Label,
-    MethodName,
-    Noise,
     OutFolder,
-    Pretrain,
     Source,
-    Strict,
-    TestData,
-    TextColumn,
-    votes_asked,
+    unfold_options,
 )
 
 
@@ -63,32 +44,14 @@ class FitCommand(GroupedCommand):
         groups.setdefault(TRAINING, []).extend(recipe_help())
 
 
+@unfold_options
 def fit(
     ctx: typer.Context,
     source: Source,
-    label: Label = None,
-    clean_label: CleanLabel = None,
-    image_column: ImageColumn = None,
-    image_size: ImageSize = None,
-    drop: Drop = None,
-    id_column: IdColumn = None,
-    features: Features = None,
-    text_column: TextColumn = None,
-    group_column: GroupColumn = None,
-    test: TestData = None,
-    annotations: Annotations = None,
-    item: Item = None,
-    annotator: Annotator = None,
-    noise_text: Noise = None,
+    options: FitOptions,
     task: Annotated[
         str | None, typer.Option(help="classification or segmentation", rich_help_panel=DATA)
     ] = None,
-    data_root: DataRoot = None,
-    strict: Strict = False,
-    method: MethodName = "elr",
-    backbone: Backbone = "auto",
-    encoder: EncoderFile = None,
-    pretrain: Pretrain = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="continue an unfinished run", rich_help_panel=TRAINING),
@@ -102,30 +65,22 @@ def fit(
 
     A method's fields and the recipe's are options too: --tau 0.5 --epochs 30 --seed 1.
     """
-    auto = method == "auto"  # plain training has no fields, and neither has a choice
-    named = "ce" if auto else method
     if os.environ.get("WORLD_SIZE", "1") == "1":  # of many processes one speaks, see below
-        refuse_mistyped(ctx.args, named, ctx.command.params)
+        refuse_mistyped(ctx.args, options.method, ctx.command.params)
 
-    from .. import parallel
+    from ..engine import parallel
     from .training import FitRequest, train_run
 
     console.quiet = parallel.join().rank > 0
     ctx.call_on_close(parallel.leave)
-    voted = votes_asked(annotations, item, annotator, label, noise_text)
-    label = None if voted else label  # it is then a column of the votes
-    asked = FitRequest(
-        source, label, clean_label, image_column, drop, id_column, test, noise_text, task,
-        data_root, strict, method, backbone, encoder, pretrain, ctx.args, out_folder, force, voted,
-        features, image_size, text_column, group_column,
-    )  # fmt: skip
+    asked = FitRequest(source, options, ctx.args, out_folder, force, options.votes(), task)
     train_run(asked, resume=resume or _started_again(out_folder))
     parallel.team().wait()
 
 
 def _started_again(out_folder: Path | None) -> bool:
-    """Has torchrun started all processes again, after one fell? Then the run goes on."""
-    from .. import parallel
+    """Has torchrun restarted all processes after one failed? Then the run continues."""
+    from ..engine import parallel
     from ..runfolder import CONFIG
 
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

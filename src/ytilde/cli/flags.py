@@ -21,7 +21,7 @@ def refuse_mistyped(words: list[str], method: str, params: Sequence[Any] = ()) -
     params: the command's own, which may be meant: --label by --labels. Where plugins are,
     `parse_flags` alone can tell.
     """
-    methods = method_fields()
+    methods, method = method_fields(), _with_fields(method)
     if methods is not None:
         near = [opt.removeprefix("--") for param in params for opt in getattr(param, "opts", ())]
         recipe = {name for name, *_ in recipe_fields()}
@@ -33,6 +33,7 @@ def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str
     from ..engine import Recipe
     from ..method import list_methods, lookup
 
+    method = _with_fields(method)
     cls = lookup(method).cls
     own = {f.name: f for f in dataclasses.fields(cls)}
     own |= {old: own[new] for old, new in cls.renamed.items()}
@@ -42,6 +43,12 @@ def parse_flags(words: list[str], method: str) -> tuple[dict[str, Any], dict[str
     found = read_flags(words, known)
     fields = {name: value for name, value in found.items() if name in own}
     return fields, {name: value for name, value in found.items() if name not in own}
+
+
+def _with_fields(method: str) -> str:
+    return (
+        "ce" if method == "auto" else method
+    )  # plain training has no fields; neither has a choice
 
 
 def _check_names(

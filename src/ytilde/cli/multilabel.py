@@ -1,4 +1,4 @@
-"""`ytilde audit` of probabilities of several classes a row."""
+"""`ytilde audit` of probabilities where rows may have several labels."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from ..auditing.multilabel import audit_multilabel
 from ..data.readers import read_multilabel
 from ..files import write_csv
 from ..runfolder import AUDIT, CONFIG, ISSUES, REPORT, ROWS
-from ..versions import versions
 from .console import say
 from .runs import Run
+from .summary import say_audit
+from .trained import audit_config
 from .training import default_folder
 
 
@@ -28,12 +29,8 @@ def audit_matrix(
         say(f"data: {note}")
     made = audit_multilabel(found.probs, found.labels, names=found.names)
     result = type(made)(**{**vars(made), "ids": found.ids, "texts": found.texts})
-    config = {
-        "source": source, "data_root": None, "label": label, "clean_label": None,
-        "image_column": None, "id_column": id_column, "noise": None, "probabilities": pattern,
-        "multilabel": True, "fingerprint": found.fingerprint, "classes": found.names,
-        "versions": versions(), "started_in": str(Path.cwd()),
-    }  # fmt: skip
+    asked = {"label": label, "id_column": id_column, "probabilities": pattern, "multilabel": True}
+    config = audit_config(source, asked, found.fingerprint, found.names)
     folder = out_folder or default_folder(f"{Path(source).stem}-audit", config)
     again = (folder / CONFIG).exists() and not force
     with Run.open(folder, config, resume=again, force=force, inputs=[Path(source)]):
@@ -44,7 +41,4 @@ def audit_matrix(
         write_csv(folder / ROWS, rows.sort_values("p_any_wrong", ascending=False, kind="stable"))
         result.to_json(folder / AUDIT, force=True)
         result.to_html(folder / REPORT, force=True, title=str(source))
-    say(result.summary())
-    for note in result.notes:
-        say(f"note: {note}")
-    say(f"written: {', '.join(str(folder / name) for name in (ISSUES, ROWS, REPORT))}")
+    say_audit(result, [folder / name for name in (ISSUES, ROWS, REPORT)])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -41,8 +45,8 @@ ImageSize = Annotated[
         "--image-size",
         min=16,
         max=2048,
-        help="scale pictures to cover a square of so many pixels; default: their own size where "
-        "all are alike, else the median, at most 224",
+        help="scale pictures to cover a square of this many pixels; default: their own size if "
+        "all have the same, otherwise the median, at most 224",
         rich_help_panel=DATA,
     ),
 ]
@@ -56,7 +60,7 @@ TextColumn = Annotated[
     str | None,
     typer.Option(
         "--text",
-        help="column of texts to be read; default: the only one of long texts",
+        help="text column to learn from; default: the only column of long texts",
         rich_help_panel=DATA,
     ),
 ]
@@ -64,8 +68,8 @@ GroupColumn = Annotated[
     str | None,
     typer.Option(
         "--group",
-        help="column that tells which rows belong together, e.g. a patient: they are never split "
-        "between training and validation, nor between folds",
+        help="column of groups, e.g. patients: rows of one group are never split between training "
+        "and validation, nor between folds",
         rich_help_panel=DATA,
     ),
 ]
@@ -73,7 +77,7 @@ IdColumn = Annotated[
     str | None,
     typer.Option(
         "--id",
-        help="column that identifies the rows, copied to every output; none: there is no such "
+        help="column that identifies the rows, copied to every output; 'none' if there is no such "
         "column",
         rich_help_panel=DATA,
     ),
@@ -96,8 +100,8 @@ DataRoot = Annotated[
 Annotations = Annotated[
     Path | None,
     typer.Option(
-        help="votes of several annotators, instead of labels: a table with a row a vote (task, "
-        "worker, label; tasks are ids or rows), or with a column an annotator",
+        help="votes of several annotators, instead of labels: a table with one row per vote (task, "
+        "worker, label; tasks are ids or row numbers), or with one column per annotator",
         rich_help_panel=DATA,
     ),
 ]
@@ -170,21 +174,77 @@ Force = Annotated[
 ]
 
 
-def votes_asked(
-    path: Path | None, item: str | None, annotator: str | None, label: str | None, noise: str | None
-) -> dict[str, str | None] | None:
-    """Where the votes are, as a run remembers it."""
-    if path is None:
-        if item or annotator:
-            raise BadInput("--item and --annotator are columns of the votes; give --annotations")
-        return None
-    if noise:
-        raise BadInput("--noise corrupts one label a row; votes are wrong enough, leave it out")
-    return {"path": str(path), "item": item, "annotator": annotator, "label": label}
+@dataclass(frozen=True)
+class FitOptions:
+    """How to read the data and what to train on it: the options of `fit`, and of `audit`."""
+
+    label: Label = None
+    clean_label: CleanLabel = None
+    image_column: ImageColumn = None
+    image_size: ImageSize = None
+    drop: Drop = None
+    id_column: IdColumn = None
+    features: Features = None
+    text_column: TextColumn = None
+    group_column: GroupColumn = None
+    test: TestData = None
+    annotations: Annotations = None
+    item: Item = None
+    annotator: Annotator = None
+    noise: Noise = None
+    data_root: DataRoot = None
+    strict: Strict = False
+    method: MethodName = "second_opinion"
+    backbone: Backbone = "auto"
+    encoder: EncoderFile = None
+    pretrain: Pretrain = None
+
+    def votes(self) -> dict[str, str | None] | None:
+        """Where the votes are, as a run remembers it; None: each row has one label."""
+        if self.annotations is None:
+            if self.item or self.annotator:
+                raise BadInput(
+                    "--item and --annotator are columns of the votes; give --annotations"
+                )
+            return None
+        if self.noise:
+            raise BadInput("--noise corrupts one label per row, and not votes; leave it out")
+        columns = {"item": self.item, "annotator": self.annotator, "label": self.label}
+        return {"path": str(self.annotations), **columns}
+
+
+def unfold_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Show typer the fields of a parameter like `options: FitOptions` as parameters of their own.
+
+    So options that several commands share are listed once, and arrive as one value.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    bundles: dict[str, Any] = {
+        name: p.annotation for name, p in signature.parameters.items() if is_dataclass(p.annotation)
+    }
+    unfolded: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        if name not in bundles:
+            unfolded.append(parameter)
+            continue
+        hints = get_type_hints(bundles[name], include_extras=True)
+        for field in fields(bundles[name]):
+            own = {"annotation": hints[field.name], "default": field.default}
+            unfolded.append(parameter.replace(name=field.name, **own))
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        for name, bundle in bundles.items():
+            given[name] = bundle(**{field.name: given.pop(field.name) for field in fields(bundle)})
+        command(**given)
+
+    call.__signature__ = signature.replace(parameters=unfolded)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in unfolded}
+    return call
 
 
 class GroupedCommand(TyperCommand):
-    """Help in groups, the order being that of their first options; plain text, quickly there."""
+    """Help in groups, in the order of their first options; plain text, so that it is fast."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
@@ -199,4 +259,4 @@ class GroupedCommand(TyperCommand):
                 formatter.write_dl(groups[name])
 
     def add_fields(self, ctx: Any, groups: dict[str, list[tuple[str, str]]]) -> None:
-        """For options that are fields of a dataclass."""
+        """Add options that are fields of a dataclass; here: none."""

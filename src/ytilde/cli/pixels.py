@@ -6,16 +6,13 @@ from pathlib import Path
 
 from ..auditing.pixels import PixelAudit
 from ..runfolder import AUDIT, ISSUES, REGIONS, REPORT
-from .console import say
+from .summary import say_audit
 
 
 def write_pixels(result: PixelAudit, run: Path) -> None:
-    """All files of an audit of pixel labels, and what there is to say of it."""
+    """Write all files of an audit of pixel labels, and print its summary."""
     result.to_csv(run / ISSUES, force=True)
     result.regions_to_csv(run / REGIONS, force=True)
     result.to_json(run / AUDIT, force=True)
     result.to_html(run / REPORT, force=True, title=str(run))
-    say(result.summary())
-    for note in result.notes:
-        say(f"note: {note}")
-    say(f"written: {', '.join(str(run / name) for name in (ISSUES, REGIONS, REPORT))}")
+    say_audit(result, [run / name for name in (ISSUES, REGIONS, REPORT)])

@@ -26,7 +26,7 @@ def write_predictions(
     given: bool = True,
     probabilities: bool = False,
 ) -> None:
-    """A line a row; one that could not be read has no predicted label.
+    """Write one line per row; rows that could not be read have no predicted label.
 
     probs: the clean posteriors [N, K]; given: with the given labels; probabilities: all of them.
     """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
-import sys
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -27,6 +25,7 @@ from .options import (
     Label,
     Source,
 )
+from .stopping import work_folder
 
 
 def pretrain(
@@ -63,7 +62,9 @@ def pretrain(
 
     check_outputs([(out_file, "encoder")], input_paths(source, data_root), force)
     if is_stream(out_file):
-        raise BadInput(f"cannot write {out_file}: its checkpoints lie beside it; name a file")
+        raise BadInput(
+            f"cannot write {out_file}: its checkpoints are kept beside it, so give a regular file"
+        )
     known = {
         f.name: f
         for f in dataclasses.fields(Recipe)
@@ -84,19 +85,8 @@ def pretrain(
     data = found.data
     check_image_size(image_size, data, source)
     check_outputs([(out_file, "encoder")], found.paths or (), force)
-    work = out_file.parent / f".{out_file.name}.work"
-    new = not work.exists()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_stopped("Stopped by SIGTERM", 143)))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with Bar() as bar:
-            made = load_or_pretrain(data, backbone, recipe, text, work, bar.show)
-    except KeyboardInterrupt:
-        raise typer.Exit(_stopped("Interrupted", 130)) from None
-    except BadInput:
-        if new:
-            RunFolder(work).remove()
-        raise
+    with work_folder(out_file, "the last checkpoint (every 30 s)") as work, Bar() as bar:
+        made = load_or_pretrain(data, backbone, recipe, text, work, bar.show)
     made.save(out_file, force)
     RunFolder(work).remove()
     if unread := len(data) - made.about["rows"]:
@@ -116,8 +106,3 @@ def _say_next(source: str, columns: dict[str, Any], drop: Any, encoder: Path) ->
     given = [f"{flag} {quote(value)} " for flag, value in columns.items() if value]
     given += [f"--drop {quote(name)} " for name in drop or ()]
     say(f"next: ytilde fit {source} {''.join(given)}--encoder {quote(str(encoder))}")
-
-
-def _stopped(how: str, code: int) -> int:
-    say(f"{how}; run the same command to continue from the last checkpoint (every 30 s)")
-    return code

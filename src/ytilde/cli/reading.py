@@ -19,7 +19,7 @@ from .console import say
 def read_source(
     source: str, root: Path | None, *, drop: Any = None, annotations: Any = None, **options: Any
 ) -> readers.Source:
-    """What a command was given, with lines on how it was read; annotations: see `annotated`."""
+    """Read what a command was given, and say how; annotations: see `annotated`."""
     options |= {"data_root": root, "drop": drop or ()}
     if annotations:
         options.pop("label")
@@ -38,7 +38,7 @@ def check_image_size(size: int | None, data: Data, source: str) -> None:
 
 
 def input_paths(source: str, root: Path | None, *others: Any) -> list[Path]:
-    """What a command reads: of a named set the folder with its files."""
+    """The paths that a command reads; for a named set, the folder of its files."""
     named = [datasets.home(root)] if source in datasets.NAMES else []
     return [*named, *(Path(each) for each in (source, *others) if each)]
 
@@ -57,7 +57,7 @@ def true_labels(data: Data) -> Tensor:
 
 
 def corrupt(data: Data, text: str | None, recipe: Recipe) -> tuple[Data, dict[str, Any]]:
-    """Wrong labels on purpose, and their summary: the given ones become the hidden truth."""
+    """Corrupt the labels on purpose; the given ones become the hidden truth. With a summary."""
     if text is None:
         return data, {}
     truth = true_labels(data)
@@ -85,7 +85,7 @@ def why_lazy(data: Data) -> str:
 
 
 def check_suffix(path: Path, suffix: str) -> None:
-    """Refuse a file that could not be read as what it is called."""
+    """Refuse a file name whose ending does not match what is written."""
     if path.suffix.lower() != suffix:
         raise BadInput(
             f"--out {path}: this command writes {suffix[1:]} files; call it NAME{suffix}"

@@ -17,21 +17,23 @@ def review(
     run: Annotated[Path, typer.Argument(help="run folder that has been audited")],
     export: Annotated[
         Path | None,
-        typer.Option(help="csv to write: the labels as decided so far; the page is not opened"),
+        typer.Option(help="csv to write: the labels as decided so far, without opening the page"),
     ] = None,
     export_votes: Annotated[
         Path | None,
         typer.Option(
-            help="csv to write: all votes, and the decisions as those of one more annotator; the "
-            "page is not opened"
+            help="csv to write: all votes, with the decisions as those of one more annotator, "
+            "without opening the page"
         ),
     ] = None,
-    annotator: Annotated[str, typer.Option(help="what this annotator is called in it")] = "review",
+    annotator: Annotated[
+        str, typer.Option(help="name of this annotator in --export-votes")
+    ] = "review",
     sample: Annotated[
         int | None,
         typer.Option(
-            help="show so many rows drawn at random first; with them `audit` gives a count that "
-            "holds whatever the model is"
+            help="first show this many rows drawn at random; from them `audit` counts the wrong "
+            "labels, however good the model is"
         ),
     ] = None,
     port: Annotated[
@@ -94,7 +96,7 @@ def review(
     done = session.progress()
     say(f"{done['total'] - done['open']} of {done['total']} decided, and all decisions are saved")
     if session.sample:
-        say(f"next: ytilde audit {quote(str(run))} counts the wrong labels by what was checked")
+        say(f"next: ytilde audit {quote(str(run))} counts the wrong labels from what was checked")
     say(f"next: ytilde review {quote(str(run))} --export labels.csv")
 
 

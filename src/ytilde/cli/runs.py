@@ -86,16 +86,16 @@ class Run:
     @staticmethod
     @contextmanager
     def held(folder: Path) -> Iterator[None]:
-        """A run folder that no other process writes to meanwhile."""
+        """Lock a run folder, so that no other process writes to it."""
         with (folder / LOCK).open("a") as lock:
             _lock(lock, folder)
             yield
 
     @staticmethod
     def history(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Record]:
-        """The epochs' records; of an epoch that was run twice (after a crash) the later one.
+        """The records of the epochs; if one was run twice (after a crash), the later record.
 
-        say: hears of lines that a crash cut short, or that were damaged; they are left out.
+        say: told about lines that a crash cut short or that are damaged; they are left out.
         """
         path = folder / METRICS
         lines = path.read_bytes().splitlines() if path.is_file() else []
@@ -136,7 +136,7 @@ class Run:
 
 
 class Follower(Run):
-    """The run folder as the processes beside the leader have it: they write nothing."""
+    """The run folder for the processes beside the leader, which write nothing."""
 
     def __init__(self) -> None:
         pass
@@ -159,7 +159,7 @@ def _lock(lock: IO[str], folder: Path) -> None:
 
 
 def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
-    """Resuming must continue the same run: what differs is named."""
+    """Refuse to resume a run with other settings, and name those that differ."""
     if differ := _all_differences(old, new):
         raise BadInput(
             f"{folder} was started with other settings ({shorten_list(differ)}); "
@@ -180,7 +180,7 @@ def _all_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def _differences(name: str, old: Any, new: Any) -> list[str]:
-    """What two settings differ in, each as `name OLD, not NEW`; of groups of them, which inside."""
+    """How two settings differ, each as `name OLD, not NEW`; groups are compared inside."""
     if isinstance(old, dict) and isinstance(new, dict):
         inner = sorted(old.keys() | new.keys())
         return [line for key in inner for line in _differences(key, old.get(key), new.get(key))]
@@ -211,7 +211,7 @@ def _check_folder(folder: RunFolder, resume: bool, force: bool) -> None:
 
 
 def _foreign(path: Path) -> bool:
-    """A file that no run leaves which was killed before it began."""
+    """Is this a file that a run killed before its start would not have left?"""
     if path.is_symlink() or not path.is_file():
         return True
     empty = path.name in (LOCK, METRICS) and not path.stat().st_size

@@ -1,6 +1,6 @@
-"""What the source tells without loading torch: the recipe's fields, the methods and their fields.
+"""The fields of the recipe and of the methods, read from the source without loading torch.
 
-Help and the messages for mistyped names are made of it, so that they are there at once.
+Help and the messages for mistyped names use it, so that they appear at once.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def method_fields() -> dict[str, set[str]] | None:
 
 
 def _fields(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
-    """Those of a class and of what it builds on; KeyError: that is defined elsewhere."""
+    """The fields of a class and of its bases; KeyError: a base is defined elsewhere."""
     if name == "Method":
         return set()
     cls = classes[name]

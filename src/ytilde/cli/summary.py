@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..data import IGNORE, Data, plural
 from ..engine import Record
-from ..protocols import KEEP, PROTOCOLS, best_epoch, protocols
+from ..engine.protocols import KEEP, PROTOCOLS, best_epoch, protocols
 from ..runfolder import METRICS, MODEL, PREDICTIONS
 from .console import make_table, say, show
 from .reading import say_noise
@@ -48,7 +49,7 @@ def summarise(history: list[Record], keep: str = "last") -> dict[str, Any]:
 def against_truth(data: Data, probs: NDArray[Any], unreadable_rows: NDArray[Any]) -> dict[str, Any]:
     """How many given and predicted labels of the training rows are right, where the truth is known.
 
-    Only measured, after training.
+    For evaluation only, after training.
     """
     if data.clean is None:
         return {}
@@ -57,6 +58,15 @@ def against_truth(data: Data, probs: NDArray[Any], unreadable_rows: NDArray[Any]
     right = {"given": y == clean, "predicted": probs.argmax(-1) == clean}
     shares = {f"train_{name}_right": float(hit[known].mean()) for name, hit in right.items()}
     return {"train_truth_known": int(known.sum()), **shares} if known.any() else {}
+
+
+def say_audit(result: Any, written: Iterable[Path] = ()) -> None:
+    """The lines at the end of an audit: what it found, what to know about it, its files."""
+    say(result.summary())
+    for note in result.notes:
+        say(f"note: {note}")
+    if paths := ", ".join(map(str, written)):
+        say(f"written: {paths}")
 
 
 def say_summary(

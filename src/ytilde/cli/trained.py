@@ -18,6 +18,7 @@ from ..engine import Recipe
 from ..estimator import Classifier
 from ..hashing import hash_of
 from ..runfolder import MODEL, TEXT
+from ..versions import versions
 from .annotated import read_annotated, row_votes
 from .console import say
 from .reading import corrupt, input_paths
@@ -42,10 +43,10 @@ def load_model(run: Path) -> tuple[Classifier, dict[str, Any]]:
 
 
 def load_config(run: Path) -> dict[str, Any]:
-    """What a run was asked for; refused where another version of ytilde wrote it otherwise."""
+    """The config of a run; refused if another version of ytilde wrote it in another form."""
     config = Run.config(run)
     if config.get("multilabel"):
-        raise BadInput(f"{run} audits several labels a row: its issues.csv says which are wrong")
+        raise BadInput(f"{run} audits several labels per row; see its issues.csv")
     try:
         for key in ("source", "data_root", "label", "clean_label", "image_column", "noise"):
             config[key]
@@ -65,7 +66,7 @@ def schema_of(config: dict[str, Any]) -> readers.Schema | None:
 
 
 def run_schema(run: Path, config: dict[str, Any]) -> readers.Schema | None:
-    """How a run's table is read, to the bit; None where it has none: the source tells."""
+    """How a run's table is read, exactly; None: it has no table, and the source says how."""
     schema = schema_of(config)
     if schema is None or not schema.columns:
         return None
@@ -148,6 +149,17 @@ def from_start(path: Any, config: dict[str, Any]) -> str | None:
     """A path of a run that is not here, as it was seen from where the run was started."""
     there = Path(config.get("started_in", ".")) / (path or "")
     return path if path is None or Path(path).exists() or not there.exists() else str(there)
+
+
+def audit_config(
+    source: str, asked: dict[str, Any], fingerprint: str | None, classes: list[str]
+) -> dict[str, Any]:
+    """The config of a run that audits probabilities made elsewhere."""
+    absent = dict.fromkeys(("data_root", "clean_label", "image_column", "noise"))
+    return {
+        "source": source, **absent, **asked, "fingerprint": fingerprint, "classes": classes,
+        "versions": versions(), "started_in": str(Path.cwd()),
+    }  # fmt: skip
 
 
 def say_relabel(config: dict[str, Any], labels: Path) -> None:

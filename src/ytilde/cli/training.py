@@ -27,9 +27,11 @@ from ..versions import versions
 from . import console
 from .console import say
 from .flags import parse_flags
+from .options import FitOptions
 from .predictions import write_predictions
 from .reading import check_image_size, class_sizes, corrupt, input_paths, read_source, true_labels
 from .runs import Run
+from .stopping import GOES_ON, RESUME, stop_on_sigterm
 from .summary import against_truth, say_summary, summarise
 from .trained import load_encoder, run_schema
 
@@ -40,37 +42,19 @@ if TYPE_CHECKING:
     from ..engine import Record, Trainer
 
 TASKS = ("classification", "segmentation")
-RESUME = "run the same command with --resume to continue"
-GOES_ON = "the same command goes on"
 
 
 @dataclass(frozen=True)
 class FitRequest:
-    """The options of `fit`, as they were given; words: those of the method and of the recipe."""
+    """What is to be trained, and where; words: the options of the method and of the recipe."""
 
     source: str
-    label: str | None
-    clean_label: str | None
-    image_column: str | None
-    drop: list[str] | None
-    id_column: str | None
-    test: str | None
-    noise: str | None
-    task: str | None
-    data_root: Path | None
-    strict: bool
-    method: str
-    backbone: str
-    encoder: Path | None
-    pretrain: str | None
+    options: FitOptions
     words: list[str]
     out_folder: Path | None
     force: bool
-    annotations: dict[str, str | None] | None = None  # votes: their path, and their columns
-    features: str | None = None  # a file of embeddings, or the column of them
-    image_size: int | None = None
-    text_column: str | None = None
-    group_column: str | None = None
+    votes: dict[str, str | None] | None  # their path, and their columns
+    task: str | None = None
 
 
 def train_run(
@@ -83,57 +67,59 @@ def train_run(
     """Train what was asked for; the folder of the run, and what it was trained on.
 
     resume: continue the run in asked.out_folder.
-    goes_on: do so wherever this same run has begun, in a default folder too; Ctrl-C then leaves
+    goes_on: continue wherever this very run has begun, in a default folder too; Ctrl-C then leaves
         checkpoints and no model.
     check: may refuse the data, or the folder of the run, before anything is trained.
     """
-    source, method, out_folder = asked.source, asked.method, asked.out_folder
-    auto = method == "auto"  # plain training has no fields, and neither has a choice
-    fields, settings = parse_flags(asked.words, "ce" if auto else method)
+    source, options, out_folder, voted = asked.source, asked.options, asked.out_folder, asked.votes
+    method, auto = options.method, options.method == "auto"
+    fields, settings = parse_flags(asked.words, method)
     made = method if auto else create(method, **fields)  # refuses a wrong field before reading
     seed = settings.pop("seed", 0)
     columns = ("label", "clean_label", "image_column", "drop")
-    read = {name: getattr(asked, name) for name in columns}
+    read = {name: getattr(options, name) for name in columns}
+    if voted:
+        read["label"] = None  # it is a column of the votes
     resume = resume or (goes_on and _has_run(out_folder) and not asked.force)
     begun = Run.config(out_folder) if resume and out_folder and _has_run(out_folder) else None
-    ids = "none" if begun and "id_column" not in begun else asked.id_column  # 0.1: as features
-    how: dict[str, Any] = {"strict": asked.strict, "id_column": ids, "features": asked.features}
-    how["size"] = asked.image_size
-    beside = {"text_column": asked.text_column, "group_column": asked.group_column}
+    ids = "none" if begun and "id_column" not in begun else options.id_column  # 0.1: as features
+    how: dict[str, Any] = {"strict": options.strict, "id_column": ids, "features": options.features}
+    how["size"] = options.image_size
+    beside = {"text_column": options.text_column, "group_column": options.group_column}
     if begun and out_folder:  # a run that continues is read as it was
         how["schema"] = run_schema(out_folder, begun)
-    voted = asked.annotations
-    found = read_source(source, asked.data_root, annotations=voted, **how, **beside, **read)
+    found = read_source(source, options.data_root, annotations=voted, **how, **beside, **read)
     data = found.data
-    check_image_size(asked.image_size, data, source)
+    check_image_size(options.image_size, data, source)
     if voted and method != "crowd":
         say(f"note: {method} trains on the consensus; --method crowd learns from the votes")
     if data.y.dim() == 1:
         say(f"data: {class_sizes(data)}")
     _check_task(asked.task, data, source)
-    seen = read | {"features": asked.features}
-    test_data = _test_data(source, asked.test, asked.data_root, data.names, found.schema, seen)
+    seen = read | {"features": options.features}
+    test_data = _test_data(source, options.test, options.data_root, data.names, found.schema, seen)
     settings |= _as_begun(begun, settings)
-    encoder, digest = load_encoder(asked.encoder)
-    network, settings = _network(asked, data, made, settings, encoder, begun)
+    encoder, digest = load_encoder(options.encoder)
+    network, settings = _network(options, data, made, settings, encoder, begun)
     shape = seen_shape(network, data.shape)
     kind = {"pixels": data.y.dim() > 1, "texts": of_texts(data)}
+    kind["early_stopping"] = isinstance(made, str) or made.early_stopping
     recipe = default_recipe(shape, len(data), **kind, seed=seed, **settings)
-    corrupted, noise_summary = corrupt(data, asked.noise, recipe)
+    corrupted, noise_summary = corrupt(data, options.noise, recipe)
     config = {
-        "source": source, "data_root": str(asked.data_root) if asked.data_root else None, **read,
-        "id_column": asked.id_column, **beside,
-        "test": asked.test, "noise": asked.noise, "method": method, "fields": fields,
-        "backbone": asked.backbone, "network": network, "recipe": dataclasses.asdict(recipe),
-        "encoder": str(asked.encoder) if asked.encoder else None, "pretrain": asked.pretrain,
+        "source": source, "data_root": str(options.data_root) if options.data_root else None,
+        **read, "id_column": options.id_column, **beside,
+        "test": options.test, "noise": options.noise, "method": method, "fields": fields,
+        "backbone": options.backbone, "network": network, "recipe": dataclasses.asdict(recipe),
+        "encoder": str(options.encoder) if options.encoder else None, "pretrain": options.pretrain,
         "encoder_digest": digest,
         "fingerprint": found.fingerprint, "schema": found.schema.to_json(),
         "classes": list(data.names or ()), "versions": versions(),
         "realised_noise": noise_summary, "started_in": str(Path.cwd()),
     }  # fmt: skip
     config |= {"annotations": voted} if voted else {}
-    config |= {"features": asked.features} if asked.features else {}
-    config |= {"image_size": asked.image_size} if asked.image_size else {}
+    config |= {"features": options.features} if options.features else {}
+    config |= {"image_size": options.image_size} if options.image_size else {}
     folder = out_folder or default_folder(
         f"{readers.table_stem(Path(source))}-{method}", goes_on and config
     )
@@ -141,17 +127,19 @@ def train_run(
     # --force is for outputs that exist too: this same run is not trained again for them
     resume = resume or (goes_on and Run.is_of(folder, config))
     paths = [value for value in fields.values() if isinstance(value, str)]
-    paths += [word.removeprefix("weights=") for word in asked.backbone.replace(":", ",").split(",")]
+    paths += [
+        word.removeprefix("weights=") for word in options.backbone.replace(":", ",").split(",")
+    ]
     paths += [str(voted["path"])] if voted else []
-    paths += [asked.features] if asked.features else []
-    inputs = input_paths(source, asked.data_root, asked.test, asked.encoder, *paths)
+    paths += [options.features] if options.features else []
+    inputs = input_paths(source, options.data_root, options.test, options.encoder, *paths)
     with Run.open(folder, config, resume=resume, force=asked.force, inputs=inputs) as run:
         if found.schema.tfidf and not (folder / TEXT).exists():
             checkpoint.save(folder / TEXT, found.schema.tfidf.tensors(), {"kind": "text"})
         stop_on_sigterm(GOES_ON if goes_on else RESUME)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         own = {name: getattr(recipe, name) for name in REFIT_FIELDS}
-        own |= {"encoder": asked.encoder, "pretrain": asked.pretrain}
+        own |= {"encoder": options.encoder, "pretrain": options.pretrain}
         clf = Classifier(made, network, random_state=seed, **own)
         answers: dict[str, np.ndarray] = {}
         with console.Bar() as bar:
@@ -161,7 +149,7 @@ def train_run(
                     run.log(record)
                 bar.show(record)
 
-            in_file = asked.features and not found.schema.features
+            in_file = options.features and not found.schema.features
             of_table = found.schema.columns or found.schema.image_column or found.schema.features
             try:
                 trainer = clf.fit_data(
@@ -206,7 +194,7 @@ def train_run(
 
 
 def _network(
-    asked: FitRequest,
+    options: FitOptions,
     data: Data,
     method: Any,
     settings: dict[str, Any],
@@ -220,12 +208,12 @@ def _network(
     if begun is not None:
         recipe = begun.get("recipe")
         precision = recipe.get("precision") if isinstance(recipe, dict) else None
-        same = begun.get("backbone") == asked.backbone
-        network = begun.get("network", asked.backbone) if same else asked.backbone
+        same = begun.get("backbone") == options.backbone
+        network = begun.get("network", options.backbone) if same else options.backbone
         return network, {"precision": precision} | settings
-    plan = plan_fit(data, method, asked.backbone, settings, encoder, asked.pretrain)
+    plan = plan_fit(data, method, options.backbone, settings, encoder, options.pretrain)
     if plan is None:
-        return asked.backbone, settings
+        return options.backbone, settings
     if plan.chosen or plan.seconds >= FORECAST:
         say(plan.sentence)
     return plan.backbone, settings | ({"precision": plan.precision} if plan.chosen else {})
@@ -239,16 +227,6 @@ def default_folder(stem: str, config: Any = None) -> Path:
         if not folder.exists() or (config and _has_run(folder) and Run.is_of(folder, config)):
             return folder
     raise AssertionError
-
-
-def stop_on_sigterm(again: str) -> None:
-    """Let SIGTERM end the process with a line on how to go on."""
-
-    def terminated(*_: Any) -> None:
-        say(f"Stopped by SIGTERM; the last epoch is saved: {again}")
-        raise SystemExit(143)
-
-    signal.signal(signal.SIGTERM, terminated)
 
 
 def _has_run(folder: Path | None) -> bool:

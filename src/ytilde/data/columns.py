@@ -1,11 +1,11 @@
-"""How each column of a table becomes features: learnt from the training data, done again later.
+"""How each column of a table becomes features: learnt from the training data, applied to any.
 
     numbers      as they are; gaps become the median, beside a feature that says where they were
     categories   a feature for each value; a gap is a value too
     dates        days since the first, month, day, weekday, hour: those that vary (dates.py)
     text         TF-IDF, reduced to components (tfidf.py)
 
-What cannot tell rows apart, or would tell them apart one by one, is left out and named.
+Empty columns and ids are left out, and named.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from ..errors import BadInput, plural, sentence, shorten_list, which_rows
 from .dates import date_features, date_format, learn_dates
 from .tfidf import TfIdf
 
-CATEGORIES = 20  # different texts up to which each is a category, however rare
-FREQUENT, MOST = 5, 50  # of more: those that so many rows hold, and how many of them at most
-WORDS = 5  # of the usual value of a column, from which on it is a text to be read
+CATEGORIES = 20  # up to this many different texts, each is a category, however rare
+FREQUENT, MOST = 5, 50  # beyond that: values that at least 5 rows have, at most 50
+WORDS = 5  # median number of words from which on a column is text to be read
 GAP = ""  # the category of rows without a value
 
-# of a column: None: a number; categories; else what it is and how it is read
+# None: a number; a list: categories; a dict: the kind of column, and how it is read
 Kind = list[str] | dict[str, Any] | None
 
 
 @dataclass
 class Treatment:
-    """How the columns of a table become features; all of it is in the Schema."""
+    """How the columns of a table become features; the Schema holds all of it."""
 
     columns: dict[str, Kind] = field(default_factory=dict)
-    medians: dict[str, float] = field(default_factory=dict)  # of numbers, in the place of gaps
-    gaps: list[str] = field(default_factory=list)  # whose gaps are features too, behind all others
+    medians: dict[str, float] = field(default_factory=dict)  # of numbers, to fill gaps
+    gaps: list[str] = field(
+        default_factory=list
+    )  # columns whose gaps get a feature, after all others
     tfidf: TfIdf | None = None  # of the column of texts
 
 
@@ -74,12 +76,12 @@ def count_words(text: str) -> int:
 
 
 def learn(frame: pd.DataFrame, what: str, notes: list[str], text: str | None = None) -> Treatment:
-    """How to treat each column; all that cannot be treated is named in one sentence.
+    """How to treat each column; columns that cannot be used are named in one error.
 
-    text: the column of texts to be read, chosen before.
+    text: the column of texts to be read, if any.
     """
     found = Treatment()
-    wrong: dict[str, str] = {}  # column: what is the matter
+    wrong: dict[str, str] = {}  # column: what is wrong with it
     left: dict[str, str] = {}  # column: why it is left out
     for name, column in frame.rename(columns=str).items():
         name = str(name)
@@ -96,7 +98,7 @@ def learn(frame: pd.DataFrame, what: str, notes: list[str], text: str | None = N
         elif not is_text(column) and column.dtype != object:
             _learn_numbers(name, as_numbers(column), found)
         elif is_long(column):
-            left[name] = "it holds long texts, and is not the column of --text"
+            left[name] = "it holds long texts; name it with --text to read them"
         else:
             _learn_texts(name, column, found, left, what, notes)
     if wrong:
@@ -111,7 +113,7 @@ def learn(frame: pd.DataFrame, what: str, notes: list[str], text: str | None = N
     if filled:
         notes.append(
             f"gaps in {shorten_list(map(repr, filled))} are kept: as a category, or as the median "
-            "beside a feature that says where they are"
+            "with a feature that marks them"
         )
     return found
 
@@ -149,7 +151,9 @@ def _unusable(name: str, column: pd.Series, what: str) -> str | None:
             bad = np.flatnonzero(np.isinf(numbers.astype(np.float32)))
         if bad.size:
             rows, value = which_rows(bad), column.iloc[bad[0]]
-            return f"there is no finite number in {rows} of column {name!r} of {what} (but {value})"
+            return (
+                f"there is no finite number in {rows} of column {name!r} of {what} (found {value})"
+            )
     return None
 
 
@@ -189,7 +193,7 @@ def _learn_texts(
     values = list(counts[counts >= FREQUENT].index[:MOST])
     rare = int(counts.sum() - counts[values].sum())
     if rare > 0.5 * counts.sum():
-        left[name] = f"{len(counts)} different short texts, as ids are"
+        left[name] = f"{len(counts)} different short texts, like ids"
         return
     names = sorted([*gap, *values])
     found.columns[name] = names
@@ -197,15 +201,15 @@ def _learn_texts(
         found.columns[name] = {"kind": "category", "width": len(names), "values": names}
         notes.append(
             f"column {name!r} of {what} has {len(counts)} different values: the {len(values)} most "
-            f"frequent are categories, the others ({plural(rare, 'row')}) none of them"
+            f"frequent are categories, the others ({plural(rare, 'row')}) belong to none"
         )
 
 
-# ---- done again ----------------------------------------------------------------------------------
+# ---- applied to any data -------------------------------------------------------------------------
 
 
 def apply(frame: pd.DataFrame, how: Treatment, what: str, notes: list[str]) -> np.ndarray:
-    """[N, D] float64: the features of all columns, and behind them where gaps were."""
+    """[N, D] float64: the features of all columns, then those that mark gaps."""
     frame = frame.rename(columns=str)
     widths = [width(kind) for kind in how.columns.values()]
     out = np.empty((len(frame), sum(widths) + len(how.gaps)))  # one copy: columns go into it
@@ -216,7 +220,7 @@ def apply(frame: pd.DataFrame, how: Treatment, what: str, notes: list[str]) -> n
             out[:, start], missing[name] = _number(name, frame[name], how, where, notes)
         elif isinstance(kind, list):
             out[:, place] = _one_hot(frame[name], kind, where, notes)
-        elif kind["kind"] == "category":  # others than these are known to be
+        elif kind["kind"] == "category":  # other values are expected
             out[:, place] = _one_hot(frame[name], kind["values"], where, [])
         elif kind["kind"] == "text":
             assert how.tfidf is not None
@@ -232,12 +236,12 @@ def apply(frame: pd.DataFrame, how: Treatment, what: str, notes: list[str]) -> n
 
 
 def as_texts(column: pd.Series) -> pd.Series:
-    """Every value as a text; a gap is an empty one."""
+    """Every value as text; gaps are empty."""
     return column.astype(object).where(column.notna(), GAP).map(str)
 
 
 def as_numbers(column: pd.Series) -> np.ndarray:
-    """[N] float64; what is no number is missing."""
+    """[N] float64; NaN where the value is not a number."""
     if column.dtype.kind == "m":
         return column.dt.total_seconds().to_numpy(np.float64, na_value=np.nan)
     if isinstance(column.dtype, pd.CategoricalDtype):
@@ -248,7 +252,7 @@ def as_numbers(column: pd.Series) -> np.ndarray:
 def _number(
     name: str, column: pd.Series, how: Treatment, what: str, notes: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers, the median in the place of gaps; and where these are."""
+    """The numbers, gaps filled with the median; and where the gaps are."""
     if column.dtype.kind == "c":
         raise BadInput(f"There are complex numbers in {what}; give real ones.")
     numbers = as_numbers(column)
@@ -256,19 +260,19 @@ def _number(
         gaps = ~np.isfinite(numbers.astype(np.float32))
     if not gaps.any():
         return numbers, gaps
-    if name not in how.medians:  # runs of earlier versions know none
+    if name not in how.medians:  # runs of earlier versions have none
         bad = np.flatnonzero(gaps)
         raise BadInput(
             f"There is no finite number in {which_rows(bad)} of {what} "
-            f"(but {column.iloc[bad[0]]}); fill it in or leave the row out."
+            f"(found {column.iloc[bad[0]]}); fill it in or leave the row out."
         )
     median = how.medians[name]
     words = gaps & column.notna().to_numpy()
     if words.any():
         first = column.iloc[int(words.argmax())]
         notes.append(
-            f"no number in {which_rows(np.flatnonzero(words))} of {what} (but {first!r}): taken as "
-            f"{plural(int(words.sum()), 'gap')}"
+            f"not a number in {which_rows(np.flatnonzero(words))} of {what} ({first!r}): treated "
+            f"as {plural(int(words.sum()), 'gap')}"
         )
     if name not in how.gaps and (gaps & ~words).any():
         notes.append(_new_gap(gaps & ~words, what, f"the median, {median:g}"))
@@ -277,8 +281,8 @@ def _number(
 
 def _new_gap(gaps: np.ndarray, what: str, filled: str) -> str:
     return (
-        f"{which_rows(np.flatnonzero(gaps))} of {what} without a value, which all had in training: "
-        f"taken as {filled}"
+        f"no value in {which_rows(np.flatnonzero(gaps))} of {what}, which had no gaps in training: "
+        f"treated as {filled}"
     )
 
 
@@ -293,8 +297,8 @@ def _one_hot(column: pd.Series, categories: list[str], what: str, notes: list[st
     new = np.flatnonzero((code < 0) & ~gaps)
     if new.size:
         notes.append(
-            f"{which_rows(new)} of {what} hold a value that training did not have "
-            f"({texts.iloc[new[0]]!r}): taken as none of {known}"
+            f"a value in {which_rows(new)} of {what} that training did not have "
+            f"({texts.iloc[new[0]]!r}): treated as none of {known}"
         )
     return np.eye(len(categories) + 1, len(categories), dtype=np.float64)[code]  # -1 is the last
 
@@ -307,14 +311,14 @@ def width(kind: Kind) -> int:
 
 
 def kind_of(kind: Kind) -> str:
-    """What a column is called that is treated so."""
+    """The name of a kind of column."""
     if isinstance(kind, dict):
         return str(kind["kind"])
     return "number" if kind is None else "category"
 
 
 def counted(columns: dict[str, Kind]) -> str:
-    """How many columns there are of each kind, such as "2 numbers and 1 category"."""
+    """How many columns there are of each kind, e.g. "2 numbers and 1 category"."""
     plurals = {"number": "numbers", "category": "categories", "date": "dates", "text": "texts"}
     kinds = [kind_of(kind) for kind in columns.values()]
     parts = [

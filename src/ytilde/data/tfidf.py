@@ -1,7 +1,7 @@
 """Texts as features: TF-IDF of words and of pieces of words, each reduced to components.
 
 Learnt from the texts of the training data alone, without their labels, and kept as arrays. Pieces
-know that "walked" and "walking" are one, and cut texts whose script leaves no space between words.
+match "walked" with "walking", and work for scripts that put no space between words.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 from ..errors import BadInput, which_rows
 
 COMPONENTS = 100  # of words, and as many of pieces
-TEXTS = 5  # for each of them at least: of few texts there are fewer
+TEXTS = 5  # texts per component at least, so few texts have fewer components
 TERMS = 10_000  # words and pairs of words, and as many pieces: the most frequent
-LONGEST = 500_000  # characters of a text; a longer one is mostly a quote that does not end
+LONGEST = 500_000  # characters of a text; longer ones are mostly an unclosed quote
 KINDS: dict[str, dict[str, Any]] = {
     "words": {"ngram_range": (1, 2), "token_pattern": r"(?u)\b\w+\b"},
     "pieces": {"ngram_range": (2, 4), "analyzer": "char_wb"},
@@ -38,7 +38,7 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class TfIdf:
-    """What makes components of texts, by the names of KINDS.
+    """Turns texts into components; `terms` has an entry for each of KINDS.
 
     Example:
         >>> texts = pd.Series(["a red rose", "a red house", "the blue sea", "a blue house"] * 3)
@@ -55,7 +55,7 @@ class TfIdf:
 
     @classmethod
     def learn(cls, texts: pd.Series, what: str) -> TfIdf:
-        """By texts, of which one or the other may be empty."""
+        """Learn from texts, some of which may be empty."""
         length = texts.str.len()
         if (long := np.flatnonzero(length > LONGEST)).size:
             raise BadInput(
@@ -68,7 +68,7 @@ class TfIdf:
         return cls(terms)
 
     def transform(self, texts: pd.Series, what: str, notes: list[str]) -> np.ndarray:
-        """[N, components]; of an empty text all are 0."""
+        """[N, components]; an empty text has 0 everywhere."""
         if (long := np.flatnonzero(texts.str.len() > LONGEST)).size:
             notes.append(f"{which_rows(long)} of {what}: read up to {LONGEST:,} characters")
             texts = texts.str.slice(0, LONGEST)
@@ -79,7 +79,7 @@ class TfIdf:
         return np.concatenate(parts, axis=1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """As arrays, to be kept in a file."""
+        """As tensors, to be written to a file."""
         arrays = {}
         for kind, part in self.terms.items():
             text = "\n".join(part.names).encode()
@@ -105,7 +105,7 @@ class TfIdf:
 
 
 def _learn(texts: pd.Series, kind: str) -> Terms | None:
-    """The most frequent terms of at least two texts, or of one where there is nothing else."""
+    """The most frequent terms that occur in two texts or more, or if there are none, in one."""
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import CountVectorizer
 
@@ -138,7 +138,7 @@ def _counts(texts: pd.Series, kind: str, names: list[str]) -> Any:
 
 
 def _weights(counts: Any, idf: np.ndarray) -> Any:
-    """TF-IDF with the logarithm of counts; every text has length one."""
+    """TF-IDF with logarithmic counts, scaled to unit length."""
     from sklearn.preprocessing import normalize
 
     counts = counts.copy()

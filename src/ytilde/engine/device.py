@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -38,6 +39,27 @@ def autocast(device: torch.device, dtype: torch.dtype) -> Any:
         return nullcontext()
     # no cache of casted weights: a captured step must cast them anew at every replay
     return torch.autocast(device.type, dtype=dtype, cache_enabled=False)
+
+
+@contextmanager
+def one_thread_if_small(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """On a CPU, small networks without convolutions compute in one thread.
+
+    Their operations take microseconds. More threads mostly wait for each other, and on a busy
+    machine they wait for the scheduler: 20 epochs on 1,500 rows took 2 s with one thread and 83 s
+    with two.
+    """
+    params = list(module.parameters())
+    small = sum(p.numel() for p in params) < 2_000_000 and all(p.dim() < 3 for p in params)
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or not small or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def layout(module: nn.Module, device: torch.device) -> torch.memory_format:

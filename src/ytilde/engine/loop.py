@@ -2,7 +2,8 @@
 
 Rows are shuffled (feed.py), gathered on the device and handed to the method's loss as a Batch; one
 optimiser step follows (stage.py), on CUDA as one captured graph (graph.py). Every epoch leaves a
-record, is compared with the best one (validate.py) and, in a run folder, saved (state.py).
+record, is compared with the best one (validate.py) and, in a run folder, saved (state.py). What a
+trainer does besides training (`map`, `score`) is in passes.py.
 """
 
 from __future__ import annotations
@@ -11,22 +12,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from ..data import Batch, Data
-from .device import autocast, choose_device, choose_dtype
-from .feed import Feed, Index
+from ..data import Data
+from .feed import Index
 from .parallel import Team
+from .passes import Passes
 from .recipe import Recipe
 from .stage import Diverged, Loss, Stage
 from .state import Checkpoints, snapshot
-from .validate import Best, History, Record, figures, score_sums
+from .validate import Best, History, Record
 
 
-class Trainer:
+class Trainer(Passes):
     """Trains a built method; owns device, precision, random streams, records and checkpoints.
 
     Args:
@@ -45,6 +45,7 @@ class Trainer:
         notes: what the user should know already; more is added, such as a fall-back.
 
     Example:
+        >>> import torch
         >>> from ytilde import create
         >>> from ytilde.fitting import fit_method
         >>> data = Data(torch.randn(40, 3), torch.arange(40) % 2, 2)
@@ -70,17 +71,12 @@ class Trainer:
         team: Team | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        self.method, self.recipe, self.val, self.weights = method, recipe, val, weights
+        team, notes = team or Team(), list(notes)
+        checkpoints = Checkpoints(method, folder, resume, checkpoint_every, team, notes)
+        super().__init__(method, recipe, folder, team, notes, checkpoints)
+        self.val, self.weights = val, weights
         self.monitor, self.on_record, self.on_step = monitor, on_record, on_step
-        self.team, self.notes = team or Team(), list(notes)
-        self.device = choose_device(recipe.device)
-        self.dtype = choose_dtype(recipe.precision, self.device)
         self.history: History = []
-        self.data: Data | None = None  # the rows given to fit: only theirs have an index
-        self.feed = Feed(method, self.device, self.team, recipe.workers, self.notes, folder)
-        self.checkpoints = Checkpoints(
-            method, folder, resume, checkpoint_every, self.team, self.notes
-        )
 
     def train(self, stage: str, loss: Loss, params: Any, data: Data, **options: Any) -> History:
         """Run all epochs of a stage; keeps the last, or the best by noisy validation.
@@ -132,7 +128,7 @@ class Trainer:
                 break
             began = time.perf_counter()
             try:
-                with run.random(), run.fused():
+                with run.random(), run.fused(), self.threads():
                     step = run.begin(epoch)
                     for inputs in run.inputs():
                         step(inputs)
@@ -168,70 +164,3 @@ class Trainer:
             with self.team.alone():
                 record |= self.monitor(self)
         return record
-
-    # ---- whole passes over data -----------------------------------------------------------------
-
-    def score(self, data: Data, noisy: bool = False) -> Record:
-        """Accuracy and log loss of `data.y`; of pixel labels the mean IoU too.
-
-        Summed up batch by batch: they need no [N, H, W, K].
-
-        Args:
-            data: the rows.
-            noisy: under the posterior of the observed label, instead of the clean one.
-        """
-        method = cast(Any, self.method)
-        proba = method.noisy_proba if noisy else method.predict_proba
-        return figures(self.map(lambda batch: score_sums(proba(batch.x), batch.y), data))
-
-    @torch.no_grad()
-    def map(self, fn: Callable[[Batch], Tensor], data: Data) -> Tensor:
-        """fn over all rows, in eval mode without gradients, in row order, on the device.
-
-        Args:
-            fn: of a Batch; rows that are not the training data's have index -1.
-            data: the rows.
-        """
-        was_training = self.method.training
-        self.method.eval()
-        parts: list[Tensor] = []
-        whole, filled = None, 0
-        try:
-            for batch in self.feed.in_order(data):
-                if data is not self.data:
-                    batch = batch._replace(index=torch.full_like(batch.index, -1))
-                with self.autocast():
-                    part = fn(batch)
-                if not filled and not parts and len(part) == len(batch.y) > 1:  # of each row
-                    whole = part.new_empty((len(data), *part.shape[1:]))
-                if whole is None:
-                    parts.append(part)
-                else:
-                    whole[filled : filled + len(part)] = part
-                    filled += len(part)
-        finally:
-            self.method.train(was_training)
-        return self.team.broadcast_rows(torch.cat(parts) if whole is None else whole)
-
-    def batch(self, data: Data, index: Tensor) -> Batch:
-        """Some rows as the methods see them: x float, images in [0, 1].
-
-        Args:
-            data: where they are.
-            index: which [B].
-        """
-        return self.feed.batch(data, index)
-
-    def cached(self, stage: str, inputs: Any, fn: Callable[[], Tensor]) -> Tensor:
-        """fn(), kept in the run folder under the hash of its inputs: resuming does not redo it.
-
-        Args:
-            stage: a name for it.
-            inputs: all that it depends on.
-            fn: gives a tensor.
-        """
-        return self.checkpoints.cached(stage, inputs, fn, self.device)
-
-    def autocast(self) -> Any:
-        """A context in which networks compute in the recipe's precision."""
-        return autocast(self.device, self.dtype)

@@ -151,26 +151,33 @@ ENOUGH_TO_CHOOSE = 100  # held-out labels; fewer choose an epoch by luck (docs/d
 
 
 def default_recipe(
-    shape: Sequence[int], n: int, pixels: bool = False, *, texts: bool = False, **own: Any
+    shape: Sequence[int],
+    n: int,
+    pixels: bool = False,
+    *,
+    texts: bool = False,
+    early_stopping: bool = True,
+    **own: Any,
 ) -> Recipe:
     """A sensible recipe for tables, features, small and large images, and pixel labels.
 
     Every way to fit asks here, so that the same rows get the same recipe. Epochs are chosen so that
     small data sets get enough steps. `val` ("auto") is a tenth with 1,000 rows or more, and nothing
     below that unless `keep` or `patience` need it; where 100 labels or more are held out, `keep` is
-    the best epoch by them.
+    the best epoch by them. A method without early stopping learns from all rows to the last epoch.
 
     Args:
         shape: of one input, (D,) or (C, H, W).
         n: how many rows there are, those to be held out included.
         pixels: whether each pixel has a label.
         texts: whether texts are nearly all there is; a linear model of few needs more steps.
+        early_stopping: the method's own.
         own: fields that replace what would be chosen; None (or val="auto") leaves the choice.
     """
     own = {name: value for name, value in own.items() if value is not None}
     if isinstance(val := own.get("val", "auto"), str) and val == "auto":
         asked = own.get("keep", "last") != "last" or own.get("patience")
-        own["val"] = HELD_OUT if n >= ENOUGH_ROWS or asked else 0.0
+        own["val"] = HELD_OUT if asked or (early_stopping and n >= ENOUGH_ROWS) else 0.0
     if len(shape) == 1:
         base = Recipe(optimizer="adamw", lr=2e-3, weight_decay=1e-4, batch_size=128)
         base = replace(base, batch_size=32) if texts and n < ENOUGH_ROWS else base
@@ -186,7 +193,12 @@ def default_recipe(
         base = Recipe(lr=0.02, weight_decay=5e-4, batch_size=64, augment="crop+flip")
         steps, most = 10000, 40
     recipe = replace(base, **own)
-    if "keep" not in own and recipe.val < 1 and recipe.val * n >= ENOUGH_TO_CHOOSE:
+    if (
+        early_stopping
+        and "keep" not in own
+        and recipe.val < 1
+        and recipe.val * n >= ENOUGH_TO_CHOOSE
+    ):
         recipe = replace(recipe, keep="best")
     per_epoch = max(1, n // recipe.batch_size)
     epochs = max(10, min(most, steps // per_epoch))

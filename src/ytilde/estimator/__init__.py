@@ -1,6 +1,7 @@
 """Classifier: every method as a scikit-learn estimator.
 
-`classifier.py` is the class; what X and y may be, the fit, the audit and the file have a page each.
+`classifier.py` is the class; what X and y may be, what the
+parameters ask for, the fit, the predictions, the audit and the file have a page each.
 """
 
 from .classifier import Classifier

@@ -42,6 +42,8 @@ from .inputs import (
     check_labels,
     check_training,
 )
+from .params import is_auto, load_encoder, method_name, recipe_for
+from .predicting import as_seen, trainer_of
 from .training import learn_patches_of, plan_for, train
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ def audit_data(
         notes = ["In-sample: the model that judged the labels was trained on them."]
     else:
         seed = clf.random_state if isinstance(clf.random_state, int) else 0
-        encoder = encoder or clf._load_encoder()
+        encoder = encoder or load_encoder(clf)
         key = _key(clf, data, folds, encoder) if keep or folder else ""
         kept = Folds(folder, key) if folder else None
         seen, like = _as_seen(clf, data, encoder, on_step)
@@ -157,7 +159,7 @@ def audit_data(
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
     found.notes.extend([*notes, *unread])
-    found.context.method = clf._method_name()
+    found.context.method = method_name(clf)
     found.context.features = _features(clf, data)
     if len(data.shape) > 1:
         found.context.images = data.x
@@ -190,7 +192,7 @@ def audit_masks(
     else:
         seed = clf.random_state if isinstance(clf.random_state, int) else 0
         kept = Folds(folder, _key(clf, data, folds, encoder))
-        fit = _fold_fit(clf, data, encoder or clf._load_encoder())
+        fit = _fold_fit(clf, data, encoder or load_encoder(clf))
         probs = out_of_fold(data, folds, seed, fit, on_record, kept, on_start)
         kept.clear()
         notes = kept.notes
@@ -213,8 +215,8 @@ def _as_seen(
     like, network = clone(clf), clf.backbone
     fitted = getattr(clf, "shape_", None) == data.shape
     auto = isinstance(network, str) and network == "auto"
-    if clf._is_auto():
-        like.set_params(method=clf._method_name())  # one race is enough
+    if is_auto(clf):
+        like.set_params(method=method_name(clf))  # one race is enough
     if auto and fitted:
         network = clf._backbone_
         like.set_params(precision=clf.recipe_.precision)
@@ -265,16 +267,16 @@ def _table_features(data: Data, rows: Sequence[int]) -> Tensor:
 
 def _network_features(clf: Classifier, data: Data, rows: Sequence[int]) -> Tensor:
     def of(batch: Batch) -> Tensor:
-        return F.normalize(clf.method_.net.features(clf._seen(batch).x).float())
+        return F.normalize(clf.method_.net.features(as_seen(clf, batch).x).float())
 
-    return clf._trainer().map(of, data.rows(torch.as_tensor(rows)))
+    return trainer_of(clf).map(of, data.rows(torch.as_tensor(rows)))
 
 
 def _key(clf: Classifier, data: Data, folds: int, encoder: Encoder | None) -> str:
     """The hash of all that the folds' answers depend on, whatever their files are called."""
     method, network = clf.method, clf.backbone
     fields = plain_fields(method, data.num_classes) if isinstance(method, Method) else {}
-    settings = clf.get_params(deep=False) | {"method": [clf._method_name(), fields]}
+    settings = clf.get_params(deep=False) | {"method": [method_name(clf), fields]}
     start = {} if encoder is None else encoder.weights
     settings |= {"encoder": None}
     weights = network.state_dict() if isinstance(network, nn.Module) else {}
@@ -294,7 +296,7 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None, steps: bool 
 
     steps: who listens hears of steps, too.
     """
-    whole = clone(clf)._recipe(data)
+    whole = recipe_for(clone(clf), data)
     network = backbone_name(data, clf.backbone, encoder)
 
     def fit(
@@ -303,8 +305,8 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None, steps: bool 
         fitted = clone(clf).set_params(val=whole.val, keep=whole.keep, batch_size=whole.batch_size)
         if isinstance(network, str):
             fitted.set_params(backbone=network)
-        if clf._is_auto():
-            fitted.set_params(method=clf._method_name())  # one race is enough
+        if is_auto(clf):
+            fitted.set_params(method=method_name(clf))  # one race is enough
         options: Any = {"folder": folder, "resume": True} if folder else {}
         options |= {"on_step": on_record} if steps else {}
         train(fitted, part, encoder=encoder, on_record=on_record, **options)

@@ -18,19 +18,14 @@ from torch import Tensor, nn
 from ..auditing import Audit
 from ..auditing.sampling import Reviewed
 from ..backbones import Patches
-from ..data import IGNORE, BadInput, Batch, Data
-from ..data.images import row_name
+from ..data import IGNORE, BadInput, Data
 from ..data.readers import Schema
 from ..encoders.encoder import Encoder
-from ..engine import REFIT_FIELDS, History, Recipe, Record, Trainer, default_recipe
-from ..fitting import of_texts
+from ..engine import History, Recipe, Record, Trainer
 from ..method import Method, create
-from ..transition import confident_joint
-from . import audits, files
-from .inputs import check_annotations, check_groups, check_inputs, check_training, check_weights
+from . import audits, files, predicting
+from .inputs import check_annotations, check_groups, check_training, check_weights
 from .training import train
-
-COUNTED = 2_000_000  # rows that the class-level T is estimated from
 
 
 class Classifier(ClassifierMixin, BaseEstimator):
@@ -109,7 +104,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        method: str | Method = "elr",
+        method: str | Method = "second_opinion",
         backbone: str | nn.Module = "auto",
         *,
         epochs: int | None = None,
@@ -278,44 +273,13 @@ class Classifier(ClassifierMixin, BaseEstimator):
             on_record=on_record,
             **options,
         )
-        self._class_transition_ = self._estimate_transition(data, answers)
+        self._class_transition_ = predicting.class_transition(self, data, answers)
         return trainer
 
     @property
     def backbone_(self) -> str:
         """The network that was trained, by its name; of one of the user's own, as it is printed."""
         return str(self._backbone_)
-
-    def _load_encoder(self) -> Encoder | None:
-        return None if self.encoder is None else Encoder.load(self.encoder)
-
-    def _is_auto(self) -> bool:
-        return isinstance(self.method, str) and self.method == "auto"
-
-    def _method_name(self) -> str:
-        """The method's name; of "auto" the winner's, once there is one."""
-        if self._is_auto() and hasattr(self, "method_"):
-            return self.method_.name
-        return self.method.name if isinstance(self.method, Method) else self.method
-
-    def _new_method(self) -> Method:
-        if isinstance(self.method, Method):
-            return type(self.method)(**self.method.get_params())
-        if not isinstance(self.method, str):
-            raise BadInput(f"method must be a name or what create(name) made, not {self.method!r}")
-        return create(self.method)
-
-    def _recipe(self, data: Data) -> Recipe:
-        own = {name: getattr(self, name) for name in REFIT_FIELDS}
-        seed = self.random_state
-        if seed is None:
-            seed = int(np.random.SeedSequence().generate_state(1)[0])
-        elif isinstance(seed, np.random.RandomState):
-            seed = seed.randint(2**31 - 1)
-        elif not isinstance(seed, (int, np.integer)):
-            raise BadInput(f"random_state must be a whole number or None, not {seed!r}")
-        kind = {"pixels": data.y.dim() > 1, "texts": of_texts(data)}
-        return default_recipe(data.shape, len(data), **kind, seed=int(seed), **own)
 
     def annotator_transition(self) -> NDArray[np.float32]:
         """T of each annotator, T[a, i, j] = P(annotator a says j | true i), as "crowd" learnt it.
@@ -344,22 +308,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         Returns:
             [N, K]; columns in the order of `classes_`.
         """
-        return self._map(lambda batch: self.method_.predict_proba(batch.x), X)
+        return predicting.map_rows(self, lambda clf, batch: clf.method_.predict_proba(batch.x), X)
 
     def predict_data(self, data: Data) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """The clean posteriors of a Data [N, K], and which rows could not be read [N]."""
         check_is_fitted(self)
-        self._check_shape(data)
-        probs, unreadable_rows = self._posteriors(data)
+        predicting.check_shape(self, data)
+        probs, unreadable_rows = predicting.posteriors(self, data)
         return probs.float().cpu().numpy(), unreadable_rows
-
-    def _posteriors(self, data: Data) -> tuple[Tensor, NDArray[np.bool_]]:
-        trainer = self._trainer()
-        probs = trainer.map(lambda batch: self.method_.predict_proba(self._seen(batch).x), data)
-        found, unread = np.zeros(len(data), dtype=bool), trainer.feed.unreadable
-        if unread:
-            found[:] = [row_name(data.x, row) in unread for row in range(len(data))]
-        return probs, found
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The likeliest class of each row, as in the y that was given.
@@ -382,7 +338,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         Returns:
             [N, K]; columns in the order of `classes_`.
         """
-        return self._map(lambda batch: self.method_.noisy_proba(batch.x), X)
+        return predicting.map_rows(self, lambda clf, batch: clf.method_.noisy_proba(batch.x), X)
 
     def transition_matrix(self, X: Any) -> NDArray[np.float32]:
         """T[n, i, j] = P(given j | true i, x_n).
@@ -396,13 +352,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         Returns:
             [N, K, K]; rows sum to 1.
         """
-
-        def of(batch: Batch) -> Tensor:
-            T = self.method_.transition(batch)
-            T = self._class_transition_.to(batch.x.device) if T is None else T
-            return T.expand(len(batch.x), *T.shape[-2:])
-
-        return self._map(of, X)
+        return predicting.map_rows(self, predicting.transition, X)
 
     def uncertainty(self, X: Any) -> NDArray[np.float32]:
         """Aleatoric uncertainty: how far the label is from being determined.
@@ -415,48 +365,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         Returns:
             [N], or [N, H, W] for pixels.
         """
-
-        def of(batch: Batch) -> Tensor:
-            value = self.method_.uncertainty(batch.x)
-            if value is not None:
-                return value
-            p = self.method_.noisy_proba(batch.x)
-            return -torch.special.xlogy(p, p).sum(-1)
-
-        return self._map(of, X)
-
-    def _map(self, fn: Any, X: Any) -> NDArray[np.float32]:
-        check_is_fitted(self)
-        if not isinstance(X, Data):
-            x = check_inputs(self, X)
-            X = Data(x, torch.zeros(len(x), dtype=torch.int64), len(self.classes_))
-        self._check_shape(X)
-        return self._trainer().map(lambda batch: fn(self._seen(batch)), X).float().cpu().numpy()
-
-    def _seen(self, batch: Batch) -> Batch:
-        """The batch as the method sees it."""
-        return batch if self.encoder_ is None else batch._replace(x=self.encoder_(batch.x))
-
-    def _check_shape(self, data: Data) -> None:
-        if data.shape != self.shape_:
-            raise BadInput(
-                f"the inputs have shape {data.shape}, the training data had {self.shape_}"
-            )
-
-    def _trainer(self) -> Trainer:
-        return Trainer(self.method_, self.recipe_)
-
-    def _estimate_transition(
-        self, data: Data, answers: dict[str, NDArray[Any]] | None = None
-    ) -> Tensor:
-        """The class-level T that the predictions for the training rows imply."""
-        if data.y.dim() > 1:
-            return torch.eye(data.num_classes)  # of pixels: not estimated
-        probs, unreadable_rows = self._posteriors(data)
-        if answers is not None:
-            answers |= {"probs": probs.float().cpu().numpy(), "unreadable_rows": unreadable_rows}
-        step = -(-len(data) // COUNTED)
-        return confident_joint(probs[::step], data.y[::step].to(probs.device)).T.float().cpu()
+        return predicting.map_rows(self, predicting.uncertainty, X)
 
     # ---- auditing -----------------------------------------------------------------------------
 

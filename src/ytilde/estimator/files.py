@@ -23,6 +23,7 @@ from ..fitting import make_spec
 from ..method import Method, create
 from ..outputs import check_replaceable
 from ..transition import validate_transition
+from .params import new_method, recipe_for
 
 if TYPE_CHECKING:
     from .classifier import Classifier
@@ -113,10 +114,10 @@ def _restored(
     clf.annotators_ = np.asarray(meta.get("annotators", ()), dtype=object)
     people = tuple(clf.annotators_)
     blank = Data(zero.expand(shape), labels, len(clf.classes_), annotators=people)
-    clf.recipe_ = clf._recipe(blank)
+    clf.recipe_ = recipe_for(clf, blank)
     clf.history_, clf.interrupted_ = [], False
     clf._class_transition_ = tensors.pop("transition")
-    clf.method_ = clf._new_method()
+    clf.method_ = new_method(clf)
     # without weights=FILE: this file has them all
     network = HEAD if clf.encoder_ is not None else without_weights(clf._backbone_)
     spec = make_spec(blank.rows(torch.arange(1)), network, clf.recipe_)

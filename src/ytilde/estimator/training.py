@@ -23,6 +23,7 @@ from ..engine import REFIT_FIELDS, Recipe, Record, Trainer, choose_device, paral
 from ..fitting import backbone_name, fit_method
 from ..method import Method, create
 from ..tuning import PIXEL_LIST, SHORT_LIST, choose_method, tag_trial
+from .params import is_auto, load_encoder, method_name, new_method, recipe_for
 
 if TYPE_CHECKING:
     from .classifier import Classifier
@@ -42,7 +43,7 @@ def train(
     """Fit clf; the arguments are those of `Classifier.fit_data`."""
     if not isinstance(clf.devices, int | np.integer) or clf.devices < 1:
         raise BadInput(f"devices must be a whole number, at least 1, not {clf.devices!r}")
-    encoder = encoder or clf._load_encoder()
+    encoder = encoder or load_encoder(clf)
     plan = plan_for(clf, data, encoder) if recipe is None else None
     if plan and plan.chosen:
         warnings.warn(plan.sentence, stacklevel=4)
@@ -59,7 +60,7 @@ def train(
         how = {name: options.get(name) for name in ("folder", "on_step")}
         like = recipe or Recipe(device=clf.device, workers=clf.workers)
         data = encode(clf.encoder_, data, like, notes=notes, **how)  # type: ignore[arg-type]
-    recipe = recipe or clf._recipe(data)
+    recipe = recipe or recipe_for(clf, data)
     if plan and plan.chosen:
         recipe = replace(recipe, precision=plan.precision)
     parallel.check_devices(int(clf.devices), choose_device(recipe.device))
@@ -73,7 +74,7 @@ def train(
     trained = clf._backbone_ if clf.encoder_ is None else HEAD
     options |= {"backbone": trained, "weights": weights, "on_record": record}
     options |= {"encoder": encoder, "pretrain": clf.pretrain}
-    clf.method_ = _auto_method(clf, data, options) if clf._is_auto() else clf._new_method()
+    clf.method_ = _auto_method(clf, data, options) if is_auto(clf) else new_method(clf)
     alike = {k: v for k, v in options.items() if k not in ("on_record", "on_step", "monitor")}
     trainer = None
     try:
@@ -100,7 +101,7 @@ def plan_for(clf: Classifier, data: Data, encoder: Encoder | None = None) -> Pla
     defaults = inspect.signature(type(clf)).parameters
     own = {name: getattr(clf, name) for name in REFIT_FIELDS}
     given = {k: v for k, v in own.items() if k not in defaults or v != defaults[k].default}
-    method = clf._method_name() if isinstance(clf.method, str) else clf._new_method()
+    method = method_name(clf) if isinstance(clf.method, str) else new_method(clf)
     return plan_fit(data, method, clf.backbone, given)
 
 

@@ -30,6 +30,12 @@ def stage_epochs(epochs: int, fraction: float) -> int:
     return max(1, round(fraction * epochs))
 
 
+def ramp_up(step: StepInfo, length: float, start: float = 0.0) -> Tensor:
+    """A linear rise from 0 to 1, of which start and length are shares of training."""
+    since = step.progress - start
+    return (since / length).clamp(0, 1) if length else (since >= 0).to(since.dtype)
+
+
 def warmed_up(method: Method, data: Data, trainer: Trainer, epochs: int) -> Tensor:
     """Noisy posteriors [N, K] of the un-augmented inputs, after plain training of `method.net`.
 

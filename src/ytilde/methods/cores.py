@@ -16,6 +16,7 @@ from torch import Tensor
 from ..data import IGNORE, Batch, StepInfo
 from ..losses import ce, cores, soft_ce, weighted_mean
 from ..method import Method, register, view
+from ._shared import ramp_up
 
 
 @register("cores")
@@ -32,7 +33,7 @@ class Cores(Method):
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
         logits = self.net(x)
-        beta = self.beta * ((step.progress - self.warm_up) / self.ramp).clamp(0, 1)
+        beta = self.beta * ramp_up(step, self.ramp, start=self.warm_up)
         with torch.no_grad():
             over_classes = soft_ce(logits, torch.full_like(logits, 1 / logits.shape[-1]))
             fits = (ce(logits, y) <= over_classes) | (step.progress < self.sieve)

@@ -26,7 +26,7 @@ from ..engine import Trainer
 from ..losses import ce, mean, soft_ce, symmetric_beta
 from ..method import Method, Net, register
 from ..selection import two_component_mixture
-from ._shared import guesses, probs, stage_epochs
+from ._shared import guesses, probs, ramp_up, stage_epochs
 
 
 @register("dividemix")
@@ -167,7 +167,7 @@ class DivideMix(Method):
         supervised = soft_ce(logits[:half], targets[:half]).mean()
         guessed = ((p[half:] - targets[half:]) ** 2).mean()
         imbalance = -p.mean(0).clamp_min(1e-8).log().mean() - math.log(p.shape[1])
-        strength = self.lam_u * (step.progress / self.ramp).clamp(max=1)
+        strength = self.lam_u * ramp_up(step, self.ramp)
         return supervised + strength * guessed + imbalance
 
     def predict_proba(self, x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..data import IGNORE, Batch, Spec, StepInfo
 from ..losses import elr, mixup, soft_ce
 from ..method import Net, register
-from ._shared import Memory
+from ._shared import Memory, ramp_up
 from .elr import ELR
 
 
@@ -69,8 +69,7 @@ class ELRPlus(ELR):
 
     def strength(self, step: StepInfo) -> Tensor:
         """exp(-5 (1 - t)^2), t the part of the ramp that is done (Laine and Aila, ICLR 2017)."""
-        ramp = step.progress / self.ramp if self.ramp else torch.ones_like(step.epoch)
-        return torch.exp(-5 * (1 - ramp.clamp(max=1)) ** 2)
+        return torch.exp(-5 * (1 - ramp_up(step, self.ramp)) ** 2)
 
     @torch.no_grad()
     def move_averages(self) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..data import Batch, StepInfo
 from ..losses import mean, peer_loss
 from ..method import Method, register, view
+from ._shared import ramp_up
 
 
 @register("peer_loss")
@@ -27,5 +28,5 @@ class PeerLoss(Method):
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         x, y = view(batch, step)
-        alpha = self.alpha * ((step.progress - self.warm_up) / self.ramp).clamp(0, 1)
+        alpha = self.alpha * ramp_up(step, self.ramp, start=self.warm_up)
         return mean(peer_loss(self.net(x), y, alpha, generator=step.generator), y)

@@ -99,7 +99,7 @@ def _run(folder: Path) -> str | None:
 def _sample(run: str | None) -> Advice:
     why = (
         f"{UNSEEN}. Look at {SAMPLE} rows drawn at random first; they tell how many labels are "
-        "wrong, whatever the model is worth"
+        "wrong, however good or bad the model is"
     )
     return Advice(f"{why}.") if run is None else Advice(
         f"{why}:", f"ytilde review {run} --sample {SAMPLE}"
@@ -145,8 +145,8 @@ def _counting(audit: Audit, folder: Path) -> list[Advice]:
     command = f"ytilde review {run} --sample"
     if audit.checked is None:
         text = (
-            f"Check {SAMPLE} rows that are drawn at random: the count then rests on them, and "
-            "holds whatever the model is worth."
+            f"Check {SAMPLE} rows drawn at random: the count then rests on them, and is valid "
+            "however good or bad the model is."
         )
         return [Advice(text, f"{command} {SAMPLE}")] if run else []
     step = audit.checked.next_step()
@@ -159,7 +159,7 @@ def _counting(audit: Audit, folder: Path) -> list[Advice]:
 def _training(method: str) -> Advice:
     if method in ("", "ce"):
         text = "Or leave the labels and train with a method that survives the wrong ones."
-        return Advice(text, "ytilde fit DATA --label COLUMN --method elr")
+        return Advice(text, "ytilde fit DATA --label COLUMN --method second_opinion")
     return Advice(
         f"Or leave the labels: the model was trained with {text_of(method)}, which is made to "
         "survive wrong ones."

@@ -99,7 +99,7 @@
     document.querySelector("[data-do=accept]").classList.toggle("main", !item.drawn);
     show("drawn", item.drawn);
     put("drawn", `Random sample, ${item.position + 1} of ${sample}: it tells how many labels are wrong, `
-      + "whatever the model is worth. The suspects follow.");
+      + "however good or bad the model is. The suspects follow.");
     show("hard", item.ambiguity > 0.5 && !item.drawn);
     put("accept-name", classes[item.predicted]);
     put("accept-p", percent(item.predicted_prob));
