@@ -125,12 +125,17 @@ def _readable(app, what, name, obj, options, signature, returns):
 def _inline(writer, node):
     from docutils import nodes
 
-    writer.body.append(tex2mathml(node.astext(), as_block=False))
+    writer.body.append(_mathml(node, as_block=False))
     raise nodes.SkipNode
 
 
 def _block(writer, node):
     from docutils import nodes
 
-    writer.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    writer.body.append(f'<div class="math">{_mathml(node, as_block=True)}</div>')
     raise nodes.SkipNode
+
+
+def _mathml(node, as_block):
+    """An accent over a letter is lost in an index, so the one letter that needs it is whole."""
+    return tex2mathml(node.astext().replace(r"\tilde y", "ỹ"), as_block=as_block)

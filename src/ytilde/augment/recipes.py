@@ -12,7 +12,7 @@ from torch import Tensor
 from ytilde.data import BadInput
 
 from .colour import ColorJitter, Grey
-from .features import Jitter
+from .features import GaussianNoise, Jitter
 from .geometry import CropFlip, Cutout, RandomCutout, ResizedCrop
 from .policies import GREY, AutoAugment, RandAugment
 from .transform import Augment, Transform
@@ -55,7 +55,7 @@ def strong_view(shape: tuple[int, ...], std: Tensor | float | None = None) -> Au
     raw features, as `Net.std` holds them (on the inputs' device; without it, 1).
     """
     if len(shape) != 3:
-        return Augment(Jitter(0.6, math.prod(shape), 1.0 if std is None else std))
+        return GaussianNoise(0.6, 1.0 if std is None else std)
     crop = CropFlip(_pad(None, shape), flip=shape[0] == 3)
     operations = RandAugment(2 if min(shape[1:]) >= 16 else 1, fill=_fill(shape))
     return Augment(crop, operations, RandomCutout())
