@@ -365,6 +365,16 @@ def test_groups_of_a_column_and_of_an_array(tmp_path, monkeypatch):
     assert len(clf.audit(x, table.label, folds=2, groups=table.item).issues) == 120
 
 
+def test_labels_are_no_groups(tmp_path):
+    """A model that never saw a class would judge all labels of it."""
+    (tmp_path / "d.csv").write_text(
+        "a,label,true\n" + "".join(f"{k},{k % 2},{k % 2}\n" for k in range(40))
+    )
+    for column in ("label", "true"):
+        with pytest.raises(BadInput, match=f"Column '{column}' of .* holds the labels"):
+            read(tmp_path / "d.csv", clean_label="true", group_column=column)
+
+
 def test_what_is_no_table_has_no_columns_to_name(tmp_path):
     np.savez(tmp_path / "d.npz", x=np.eye(4), y=[0, 1, 0, 1])
     for option in ("--group", "--text"):
