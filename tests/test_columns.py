@@ -126,7 +126,7 @@ def test_mixed_columns_are_numbers_with_gaps_or_codes():
     found = read(table, id_column="none")
     assert found.schema.columns == {"mixed": None, "code": ["1", "2", "A", "B"], "truth": None}
     assert found.schema.gaps == ["mixed", "truth"]
-    assert any("no number in 6 rows" in note and "'unknown'" in note for note in found.notes)
+    assert any("not a number in 6 rows" in note and "'unknown'" in note for note in found.notes)
     assert found.data.x[10, 0] == float(np.median([k for k in range(n) if k % 10]))
 
 
@@ -363,6 +363,16 @@ def test_groups_of_a_column_and_of_an_array(tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="one name or number for each of the 120 rows"):
         clf.fit(x, table.label, groups=[1, 2])
     assert len(clf.audit(x, table.label, folds=2, groups=table.item).issues) == 120
+
+
+def test_labels_are_no_groups(tmp_path):
+    """A model that never saw a class would judge all labels of it."""
+    (tmp_path / "d.csv").write_text(
+        "a,label,true\n" + "".join(f"{k},{k % 2},{k % 2}\n" for k in range(40))
+    )
+    for column in ("label", "true"):
+        with pytest.raises(BadInput, match=f"Column '{column}' of .* holds the labels"):
+            read(tmp_path / "d.csv", clean_label="true", group_column=column)
 
 
 def test_what_is_no_table_has_no_columns_to_name(tmp_path):

@@ -185,8 +185,8 @@ def test_advice_follows_the_evidence(digits):
     x, clean = digits
     made = noise.corrupt("instance:0.4", x, clean, 10, generator=torch.Generator().manual_seed(0))
     found = diagnose(x, made.y, draws=39, heads=False)
-    assert found.method == "elr" and "The noise depends on the input" in found.summary()
-    assert "Use elr, the default" in found.reasons[-1]
+    assert found.method == "second_opinion" and "The noise depends on the input" in found.summary()
+    assert "Use second_opinion, the default" in found.reasons[-1]
 
 
 def test_what_cannot_be_told_is_not_told(tmp_path):

@@ -18,9 +18,11 @@ import stat
 import sys
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -34,7 +36,9 @@ STEPS = 25  # of a sequence
 KILLED = 0.25  # share of the commands
 QUICK = ["--epochs", "2", "--batch-size", "16", "--backbone", "mlp:width=4,depth=1"]
 OUTPUTS = ("--out", "--export", "--label-studio", "--argilla", "--markdown", "--html")
+OUTPUTS += ("--export-votes",)
 TABLE = "digits_temperature"
+PARQUET = find_spec("pyarrow") is not None
 
 
 # ---- what lies on the disk -----------------------------------------------------------------------
@@ -62,6 +66,26 @@ def table(path: Path, rows: int, rng: random.Random) -> None:
     lines = [(rng.gauss(y, 1), rng.gauss(-y, 1), "cat" if y else "dog") for y in [0, 2] * rows]
     text = "".join(f"{a:.3f},{b:.3f},{label}\n" for a, b, label in lines[:rows])
     path.write_text("a,b,label\n" + text)
+
+
+def crowd(root: Path, rows: int, rng: random.Random) -> None:
+    """What annotators say of a table's rows, what a model says, and embeddings."""
+    votes = [(row, who, rng.choice(["cat", "dog"])) for row in range(rows) for who in "uvw"]
+    lines = "".join(f"{row},{who},{label}\n" for row, who, label in votes)
+    (root / "votes.csv").write_text("item,annotator,label\n" + lines)
+    for name, labels in (("p.csv", "label"), ("several.csv", "y_cat,y_dog")):
+        with (root / name).open("w") as file:
+            file.write(f"p_cat,p_dog,{labels}\n")
+            for row in range(rows):
+                p = round(rng.random(), 3)
+                given = ("cat", "dog")[row % 2] if labels == "label" else f"{row % 2},{row % 3 % 2}"
+                file.write(f"{p},{1 - p:.3f},{given}\n")
+    vectors = np.array([[rng.gauss(0, 1) for _ in range(3)] for _ in range(rows)])
+    np.save(root / "vectors.npy", vectors)
+    (root / "parts").mkdir()
+    for part in range(2 if PARQUET else 0):
+        frame = pd.read_csv(root / "p.csv")[part::2]
+        frame.to_parquet(root / "parts" / f"{part}.parquet")
 
 
 def settle(root: Path) -> None:
@@ -109,6 +133,7 @@ def settle(root: Path) -> None:
     ):
         (root / name).symlink_to(target)
     os.link(root / "mine.csv", root / "hard.csv")
+    crowd(root, 60, random.Random(1))
     os.mkfifo(root / "pipe.csv")
     with socket.socket(socket.AF_UNIX) as listener:
         before = Path.cwd()
@@ -162,6 +187,7 @@ WHOLE = {
     ".csv": csv_rows, ".json": lambda path: json.loads(path.read_bytes()), ".jsonl": json_lines,
     ".safetensors": checkpoint.load, ".npz": arrays, ".sqlite": database, ".onnx": graph,
     ".html": ends("</html>"), ".xml": ends("</View>"), ".md": ends(""), ".txt": ends(""),
+    ".parquet": pd.read_parquet,
 }  # fmt: skip
 LOCKS = (".lock", "lock")
 
@@ -229,26 +255,33 @@ class World:
         force = ["--force"] * (rng.random() < 0.3)
         name = rng.choices(
             ["fit", "audit", "predict", "review", "relabel", "noise", "pretrain", "diagnose",
-             "report", "bench", "export"],
-            weights=[6, 3, 4, 3, 3, 3, 2, 1, 2, 1, 0.3],
+             "report", "bench", "export", "consensus", "judge", "one step"],
+            weights=[6, 3, 4, 3, 3, 3, 2, 1, 2, 1, 0.3, 2, 3, 2],
         )[0]  # fmt: skip
+        beside = [["--annotations", "votes.csv"], ["--features", "vectors.npy"]]
         if name == "fit":
-            places = ["run", "run2", "sub/run", "project", "linked", "readonly/run", "photos"]
-            places += ["mine.csv", ".", "dangling.csv", "run/inner", "run/stages", "sock", "null"]
-            out = choose([*places[:3] * 4, *places])
+            out = self.folder("run")
             how = choose([[], ["--force"], ["--force"], ["--resume"]])
-            test = ["--test", "e.csv"] * (rng.random() < 0.2)
+            more = ["--test", "e.csv"] if rng.random() < 0.2 else []
+            more = choose(beside) if rng.random() < 0.1 else more
             method = ["--method", choose(["ce", "ce", "elr", "ptd"])]
-            return ["fit", source, *QUICK, *method, *test, "--out", out, *how], []
+            return ["fit", source, *QUICK, *method, *more, "--out", out, *how], []
+        if name == "one step":
+            more = choose([*beside, []])
+            words = ["audit", source, *QUICK, "--method", "ce", "--folds", "2", *more]
+            words, outs = self.tasks([*words, "--out", self.folder("run2")])
+            return [*words, *force], outs
+        if name == "judge":
+            return self.judge(force)
+        if name == "consensus":
+            out = self.output(".csv")
+            stem = os.path.splitext(out)[0]
+            tables = [f"{stem}-{kind}.csv" for kind in ("annotators", "matrices", "votes")]
+            outs = [*((each, ".csv") for each in (out, *tables)), (f"{stem}.html", ".html")]
+            votes = choose([*["votes.csv"] * 5, source, "mine.csv"])
+            return ["consensus", votes, "--out", out, *force], outs
         if name == "audit":
-            words, outs = ["audit", run, "--folds", choose(["0", "0", "2"])], []
-            if rng.random() < 0.4:
-                out = self.output(".json")
-                words += ["--label-studio", out]
-                outs += [(out, ".json"), (f"{os.path.splitext(out)[0]}.xml", ".xml")]
-            if rng.random() < 0.4:
-                out = self.output(".json")
-                words, outs = [*words, "--argilla", out], [*outs, (out, ".json")]
+            words, outs = self.tasks(["audit", run, "--folds", choose(["0", "0", "2"])])
             return [*words, *["--fix-above", "0.5"] * (rng.random() < 0.6), *force], outs
         if name == "report":
             flag, suffix = choose([("--markdown", ".md"), ("--html", ".html")])
@@ -268,7 +301,7 @@ class World:
             out, force = f"photos/{choose(inside)}", ["--force"]
         words = {
             "predict": ["predict", run, source],
-            "review": ["review", run, "--export", out],
+            "review": ["review", run, choose(["--export", "--export-votes"]), out],
             "relabel": ["relabel", source, choose([*["run/labels.csv"] * 4, "mine.csv", out])],
             "noise": ["noise", source, "--kind", "symmetric:0.2"],
             "pretrain": ["pretrain", source, *QUICK],
@@ -277,6 +310,40 @@ class World:
         }[name]
         words += [] if name == "review" else ["--out", out]
         return [*words, *force], [(out, suffix)]
+
+    def folder(self, usual: str) -> str:
+        """A folder for a run: a new one, a run's, the user's, or no name for a folder."""
+        places = ["run2", "sub/run", "project", "linked", "readonly/run", "photos", "run"]
+        places += ["mine.csv", ".", "dangling.csv", "run/inner", "run/stages", "sock", "null"]
+        return self.rng.choice([*[usual, *places[:2]] * 4, *places])
+
+    def tasks(self, words: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+        """An audit that writes for labelling tools, perhaps."""
+        outs: list[tuple[str, str]] = []
+        if self.rng.random() < 0.4:
+            out = self.output(".json")
+            words = [*words, "--label-studio", out]
+            outs += [(out, ".json"), (f"{os.path.splitext(out)[0]}.xml", ".xml")]
+        if self.rng.random() < 0.4:
+            out = self.output(".json")
+            words, outs = [*words, "--argilla", out], [*outs, (out, ".json")]
+        return words, outs
+
+    def judge(self, force: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+        """An audit of probabilities: of one label a row, of several, or in parts."""
+        kind = self.rng.choice(["one", "one", "several", "parts"])
+        words, outs = ["audit", "p.csv", "--probabilities", "p_*"], []
+        if kind == "parts" and PARQUET:
+            inside = ["parts/0.parquet", "parts/new.parquet"]
+            out = self.output(".parquet") if self.rng.random() < 0.8 else self.rng.choice(inside)
+            stem = os.path.splitext(out)[0]
+            outs = [(out, ".parquet"), (f"{stem}.json", ".json"), (f"{stem}.html", ".html")]
+            return ["audit", "parts", *words[2:], "--out", out, *force], outs
+        if kind == "several":
+            words = ["audit", "several.csv", *words[2:], "--label", "y_*"]
+        words += ["--out", self.folder("judged")]
+        words, outs = self.tasks(words) if kind == "one" else (words, outs)
+        return [*words, *force], outs
 
     def mischief(self) -> str:
         """Something that the user does in between, to which run."""

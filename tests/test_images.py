@@ -269,6 +269,15 @@ def test_everything_left_out_is_named_and_counted(tmp_path):
     assert "cannot be opened: 1" in told and "gone.png" in told
 
 
+def test_embeddings_beside_the_pictures_make_no_table_of_them(tmp_path):
+    for name in ("a/1.png", "b/2.png"):
+        save(tmp_path / name)
+    (tmp_path / "embeddings.parquet").write_text("PAR1")
+    found = read(tmp_path)
+    assert names_of(found) == ["a", "b"]
+    assert any("files of another kind: 1 (.parquet 1)" in note for note in found.notes)
+
+
 def test_pipes_and_links_to_themselves_are_left_out(tmp_path):
     for name in ("a/1.png", "b/1.png"):
         save(tmp_path / name)

@@ -105,9 +105,9 @@ def test_the_command_line_audits_a_matrix(table, tmp_path):
     page = (tmp_path / "run" / "report.html").read_text()
     assert "a &lt;b&gt;text" in page and "<b>text" not in page and "take away" in page
     ytilde(*words, "--id", "key")  # the same again
-    refused("review", tmp_path / "run", match="audits several labels a row")
-    refused("audit", tmp_path / "run", match="audits several labels a row")
-    refused(*words, "--fix-above", 0.9, match="several labels a row")
+    refused("review", tmp_path / "run", match="audits several labels per row")
+    refused("audit", tmp_path / "run", match="audits several labels per row")
+    refused(*words, "--fix-above", 0.9, match="which of several labels to add or remove")
 
 
 def test_the_command_line_refuses_what_does_not_fit(table, tmp_path):

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,12 +88,54 @@ def test_what_an_audit_would_refuse_is_refused_before_training(digits, tmp_path)
     words = ["audit", digits / "d.csv", *WORDS, "--out", tmp_path / "r"]
     refused(*words, "--folds", "1", match="folds=1 must lie between 2 and")
     refused(*words, "--argilla", digits / "d.csv", match="is an input")
+    outputs = ("--argilla", tmp_path / "r" / "report.html", "--force")
+    refused(*words, *outputs, match="is a file of the run")
+    for what in ("annotations", "features", "test", "encoder"):
+        (tmp_path / what).write_text("precious")
+        outputs = (f"--{what}", tmp_path / what, "--label-studio", tmp_path / what, "--force")
+        refused(*words, *outputs, match="is an input and would be overwritten")
     refused(*words, "--fix-above", "2", match="--fix-above is 2")
     refused("audit", digits / "two", "--epochs", "3", match="leave out --epochs")
     refused("audit", digits / "two", "--label", "label", match="leave out --label")
     refused("audit", digits / "two" / "model.safetensors", match="a model without its data")
     refused("audit", tmp_path / "nowhere", match="There is no file, folder or data set")
     assert not (tmp_path / "r").exists()
+
+
+def test_an_output_is_no_file_of_a_run_to_be(digits, tmp_path):
+    """Nor where the folder of the run has the name that ytilde gives."""
+    shutil.copy(digits / "d.csv", tmp_path / "d.csv")
+    write_probabilities(tmp_path / "p.csv")
+    of_table = ["p.csv", "--label", "animal", "--probabilities", "p_*"]
+    for folder, words in {"d-ce-1": ["d.csv", *WORDS], "p-audit-1": of_table}.items():
+        for name in ("issues.csv", "report.html"):
+            outputs = ["--argilla", f"runs/{folder}/{name}"]
+            refused("audit", *words, *outputs, match="is a file of the run", cwd=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.csv", "p.csv"]
+
+
+def test_force_replaces_outputs_and_not_this_same_run(digits, tmp_path):
+    """A message advises --force for them: nobody's training or review may end by it."""
+    shutil.copytree(digits / "two", tmp_path / "r")
+    shutil.copy(digits / "d.csv", tmp_path / "d.csv")
+    metrics = (tmp_path / "r" / "metrics.jsonl").read_bytes()
+    write_probabilities(tmp_path / "p.csv")
+    of_table = ["p.csv", "--label", "animal", "--probabilities", "p_*", "--out", "of-table"]
+    ytilde("audit", *of_table, cwd=tmp_path)
+    found = read_probabilities(tmp_path / "p.csv", "p_*", label="animal")
+    log = review.Review(tmp_path / "of-table", found.data).log
+    log.decide("1", "tab", 3, "keep", 0, 0)
+    (tmp_path / "t.json").write_text("mine")
+    of_data = ["d.csv", *WORDS, "--out", "r", "--folds", "3"]
+    for words in (["audit", *of_data], ["audit", *of_table]):
+        refused(*words, "--argilla", "t.json", match="t.json exists", cwd=tmp_path)
+        ytilde(*words, "--argilla", "t.json", "--force", cwd=tmp_path)
+        assert json.loads((tmp_path / "t.json").read_text())
+        (tmp_path / "t.json").write_text("mine")
+    assert (tmp_path / "r" / "metrics.jsonl").read_bytes() == metrics
+    assert len(review.Review(tmp_path / "of-table", found.data).log.current()) == 1
+    ytilde("audit", *of_data, "--lr", "0.01", "--force", cwd=tmp_path)  # another run
+    assert (tmp_path / "r" / "metrics.jsonl").read_bytes() != metrics
 
 
 # ---- stopped, and gone on with -------------------------------------------------------------------
@@ -388,6 +431,14 @@ def test_probabilities_that_cannot_be_read(tmp_path, words, match):
     label = [] if "--label" in words else ["--label", "animal"]
     refused("audit", "p.csv", *label, *words, match=match, cwd=tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["p.csv"]
+
+
+@pytest.mark.parametrize("end", ["csv", "npz"])
+def test_probabilities_of_no_row(tmp_path, end):
+    (tmp_path / "p.csv").write_text("p_a,p_b,label\n")
+    np.savez(tmp_path / "p.npz", p_a=np.zeros(0), p_b=np.zeros(0), label=np.zeros(0, int))
+    words = ["audit", f"p.{end}", "--probabilities", "p_*", "--label", "label"]
+    refused(*words, match="There are no rows in", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -145,6 +146,47 @@ def test_the_command_writes_rows_figures_and_report(folder: Path, tmp_path: Path
     pq.write_table(pa.table({"mine": [1]}), out)
     assert refused(words) and refused(words).startswith(str(out))
     assert pq.read_table(out).column_names == ["mine"]
+
+
+@pytest.mark.parametrize("ids", [[], ["--id", "name"]])
+def test_nothing_suspicious_is_an_answer_too(ids: list[str], tmp_path: Path) -> None:
+    y = np.arange(400) % 4
+    pq.write_table(table(0.96 * np.eye(4)[y] + 0.01, y), tmp_path / "p.parquet")
+    words = ["audit", str(tmp_path / "p.parquet"), "--probabilities", "p_*", *ids, "--out"]
+    told = CliRunner().invoke(app, [*words, str(tmp_path / "i.parquet")])
+    assert told.exit_code == 0, told.output
+    assert not pq.read_table(tmp_path / "i.parquet")["is_label_issue"].to_pandas().any()
+    assert json.loads((tmp_path / "i.json").read_text())["issues"] == []
+    assert (tmp_path / "i.html").read_text().rstrip().endswith("</html>")
+
+
+def test_no_part_is_lost_or_counted_twice(folder: Path, tmp_path: Path) -> None:
+    """A linked folder was passed over, and what Spark left half-written was read."""
+    (tmp_path / "elsewhere").mkdir()
+    for k, name in enumerate(("elsewhere/part-1.parquet", "probs/part-2.PARQUET"), 1):
+        (folder / f"part-{k}.parquet").rename(tmp_path / name)
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "again").symlink_to(folder)
+    for name in ("_temporary", ".ipynb_checkpoints"):
+        (folder / name).mkdir()
+        shutil.copy(folder / "part-0.parquet", folder / name)
+    assert ProbabilityFiles(folder, "p_*").rows == 4000
+    (folder / "gone.parquet").symlink_to("nowhere.parquet")
+    with pytest.raises(BadInput, match=r"gone\.parquet cannot be read: it leads to nothing"):
+        ProbabilityFiles(folder, "p_*")
+
+
+def test_an_output_is_no_part_of_its_source(folder: Path, tmp_path: Path) -> None:
+    """The next audit would read it as one."""
+    before = sorted(tmp_path.rglob("*"))
+    (tmp_path / "link").symlink_to(folder)
+    for place in (folder, tmp_path / "link"):
+        words = ["audit", str(folder), "--probabilities", "p_*", "--out"]
+        told = CliRunner().invoke(app, [*words, str(place / "issues.parquet"), "--force"])
+        assert isinstance(told.exception, BadInput)
+        assert "would lie among the files of" in str(told.exception)
+    (tmp_path / "link").unlink()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_what_cannot_be_judged_is_refused_with_its_row(folder: Path, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_a_category_that_training_did_not_have_is_none_of_the_known_ones(tmp_pat
     found = read(csv(tmp_path / "e.csv", text), schema=schema, labelled=False)
     assert found.data.x.tolist() == [[1, 0, 0, 2], [3, 0, 1, 4], [5, 0, 0, 6]]
     (note,) = found.notes
-    assert note.startswith("2 rows (0, 2; counting from 0) of column 'colour' of ")
+    assert note.startswith("a value in 2 rows (0, 2; counting from 0) of column 'colour' of ")
     assert note.endswith("that training did not have ('mauve'): treated as none of blue, red")
 
 

@@ -68,6 +68,10 @@ def test_a_review_votes_as_one_more_annotator(files):
     assert "me" in read_votes("more.csv").annotators
     refused("review", "run", "--export-votes", "new.csv", "--annotator", "Ann",
             match="there are votes of 'Ann' already")  # fmt: skip
+    for name, match in {"Ann": "there are votes of 'Ann' already", " ": "has no name"}.items():
+        words = "--export", "labels.csv", "--export-votes", "new.csv", "--annotator", name
+        refused("review", "run", *words, match=match)
+        assert not (files / "labels.csv").exists()
     refused("review", "run", "--export-votes", "votes.csv", "--force", match="is an input")
     assert len(read_votes("votes.csv")) == len(before) and not (files / "new.csv").exists()
 

@@ -20,7 +20,7 @@ import pandas as pd
 
 from .errors import BadInput
 from .files import check_writable, is_stream
-from .runfolder import run_of
+from .runfolder import RunFolder, run_of
 
 _BROKEN = (RecursionError, zipfile.BadZipFile)
 MADE_BY = "Made by ytilde bench report"  # in the LaTeX and the pictures of `bench report`
@@ -30,8 +30,12 @@ def check_outputs(
     outputs: Sequence[tuple[Path, str]],
     inputs: Iterable[Path | str | None] = (),
     force: bool = False,
+    becomes_run: Path | None = None,
 ) -> None:
-    """Refuse, before the work, what must not be overwritten. outputs: (path, kind), see KINDS."""
+    """Refuse, before the work, what must not be overwritten.
+
+    outputs: (path, kind), see KINDS; becomes_run: a folder that the command makes a run's.
+    """
     given = [Path(each) for each in inputs if each is not None]
     paths = [path for path, _ in outputs]
     for number, (path, kind) in enumerate(outputs):
@@ -42,7 +46,8 @@ def check_outputs(
             raise BadInput(f"two outputs would be written to {path}; give them different names")
         if any(_same(path, each) for each in given):
             raise BadInput(f"{path} is an input and would be overwritten; give another name")
-        if run := run_of(path):
+        own = becomes_run if becomes_run and RunFolder(becomes_run).owns(path) else None
+        if run := own or run_of(path):
             raise BadInput(f"{path} is a file of the run {run} itself; give another name")
         if (
             path.exists()

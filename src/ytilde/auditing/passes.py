@@ -153,7 +153,9 @@ def _judge_block(block: Block, rules: Rules, names: list[str]) -> Part | None:
 
 def _to_show(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The worst of these rows, and the most ambiguous of those that are none."""
-    rows = pd.concat([part for part in parts if len(part)] or parts[:1])
+    rows = pd.concat(
+        [part for part in parts if len(part)] or parts[-1:]
+    )  # the first has no columns
     if len(rows) <= HARDEST:
         return rows
     worst = worst_first(rows[rows.is_label_issue]).head(WORST)

@@ -29,14 +29,14 @@ class Wanted(NamedTuple):
     argilla: Path | None
     force: bool
 
-    def check(self, *inputs: Any) -> None:
-        """Refuse, before the work, what must not be overwritten."""
+    def check(self, *inputs: Any, run: Path | None = None) -> None:
+        """Refuse, before the work, what must not be overwritten; run: a folder of a run to be."""
         from ..auditing.exporters import label_studio_outputs
         from ..outputs import check_outputs
 
         outputs = label_studio_outputs(self.label_studio) if self.label_studio else []
         outputs += [(self.argilla, "argilla")] if self.argilla else []
-        check_outputs(outputs, inputs, self.force)
+        check_outputs(outputs, inputs, self.force, run)
 
     def check_pixels(self, found: Source) -> None:
         """Refuse outputs that pixel labels do not have."""
@@ -119,7 +119,8 @@ def audit(
     if fix_above is not None and not 0 <= fix_above < 1:
         raise BadInput(f"--fix-above is {fix_above:g}; give a probability from 0 to below 1")
     wanted = Wanted(fix_above, label_studio, argilla, force)
-    wanted.check(source)
+    read = (options.annotations, options.features, options.test, options.encoder)
+    wanted.check(source, *read, run=out_folder)
     if probabilities is not None:
         why = "probabilities are given, and nothing is trained"
         _refuse(ctx, why, but=("label", "id_column", "out_folder", "probabilities", "ray"))
@@ -130,12 +131,14 @@ def audit(
     run, found = Path(source), None
     if not (run / CONFIG).exists() and run.suffix != ".safetensors":
         refuse_mistyped(ctx.args, options.method, ctx.command.params)
+        from .reading import input_paths
         from .training import FitRequest, train_run
 
-        def check(found: Source) -> None:
+        def check(found: Source, folder: Path) -> None:
             _check_folds(found, folds)
             wanted.check_pixels(found)
-            wanted.check(*(found.paths or ()))
+            inputs = input_paths(source, options.data_root)
+            wanted.check(*inputs, *(found.paths or ()), run=folder)
 
         asked = FitRequest(source, options, ctx.args, out_folder, force, options.votes())
         run, found = train_run(asked, goes_on=True, check=check)

@@ -109,7 +109,8 @@ def audit_probabilities(
     result = judge(np.asarray(data.x), data.y, names=data.names, checked=checked)
     result.context.ids, result.context.texts = found.ids, found.texts
     result.context.title = str(source)
-    again = (folder / CONFIG).exists() and not wanted.force
+    wanted.check(run=folder)
+    again = Run.is_of(folder, config) if wanted.force else (folder / CONFIG).exists()
     with Run.open(folder, config, resume=again, force=wanted.force, inputs=[Path(source)]):
         _write(result, folder, config, wanted)
 
@@ -130,6 +131,9 @@ def audit_files(
     if wanted.fix_above is not None or wanted.label_studio or wanted.argilla:
         raise BadInput("--fix-above, --label-studio and --argilla are for tables that fit into "
                        f"memory; take what you need from {out}")  # fmt: skip
+    if Path(source).resolve() in out.resolve().parents:
+        raise BadInput(f"{out} would lie among the files of {source}, and be read as one of them; "
+                       "give another folder")  # fmt: skip
     figures, report = out.with_suffix(".json"), out.with_suffix(".html")
     outputs = [(out, "issues parquet"), (figures, "audit"), (report, "report")]
     check_outputs(outputs, [source], wanted.force)

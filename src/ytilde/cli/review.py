@@ -68,6 +68,9 @@ def review(
     shown["pictures"] = found.pictures
     shown["text_column"] = found.schema.text_column
     session = reviewing.Review(run, found.data, columns=columns, sample=sample, **shown)
+    votes = None
+    if export_votes is not None:  # it may be refused, and then no other file is written either
+        votes = reviewing.review_votes(session, training_votes(found, config), annotator)
     if export is not None:
         written = reviewing.export(session, export)
         changed = f"{written.labels} labels written to {export}, {written.changed} of them"
@@ -76,14 +79,14 @@ def review(
             say(f"{plural(written.bad, 'bad item')}: the label is left empty there")
         if written.changed or written.bad:
             say_relabel(config, export)
-    if export_votes is not None:
-        votes = training_votes(found, config)
-        told = reviewing.review_votes(session, votes, annotator)
-        write_csv(export_votes, told.table)
-        say(f"{plural(len(told.table), 'vote')} written to {export_votes}, {told.votes} by review")
-        if told.not_looked_at:
+    if votes is not None and export_votes is not None:
+        write_csv(export_votes, votes.table)
+        count = plural(len(votes.table), "vote")
+        say(f"{count} written to {export_votes}, {votes.votes} by review")
+        if votes.not_looked_at:
             say(
-                f"note: no vote for {told.not_looked_at} suggestions that were accepted all at once"
+                f"note: no vote for {votes.not_looked_at} suggestions that were accepted all at "
+                "once"
             )
         words = f"{quote(config['source'])} --annotations {quote(str(export_votes))}"
         say(f"next: ytilde audit {words}")

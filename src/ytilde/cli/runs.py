@@ -203,7 +203,7 @@ def _check_folder(folder: RunFolder, resume: bool, force: bool) -> None:
         )
     if exists and not (resume or force):
         raise BadInput(f"{path} already contains a run; use --resume, --force or another --out")
-    if force and (folder / REVIEW).exists():
+    if force and not resume and (folder / REVIEW).exists():
         raise BadInput(
             f"{path} contains the decisions of a review; keep them with `ytilde review {path} "
             "--export labels.csv` and delete review.sqlite, or give --out another folder"

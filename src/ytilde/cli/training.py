@@ -62,14 +62,14 @@ def train_run(
     *,
     resume: bool = False,
     goes_on: bool = False,
-    check: Callable[[readers.Source], None] = lambda found: None,
+    check: Callable[[readers.Source, Path], None] = lambda found, folder: None,
 ) -> tuple[Path, readers.Source]:
     """Train what was asked for; the folder of the run, and what it was trained on.
 
     resume: continue the run in asked.out_folder.
     goes_on: continue wherever this very run has begun, in a default folder too; Ctrl-C then leaves
         checkpoints and no model.
-    check: may refuse the data before anything is trained.
+    check: may refuse the data, or the folder of the run, before anything is trained.
     """
     source, options, out_folder, voted = asked.source, asked.options, asked.out_folder, asked.votes
     method, auto = options.method, options.method == "auto"
@@ -96,7 +96,6 @@ def train_run(
     if data.y.dim() == 1:
         say(f"data: {class_sizes(data)}")
     _check_task(asked.task, data, source)
-    check(found)
     seen = read | {"features": options.features}
     test_data = _test_data(source, options.test, options.data_root, data.names, found.schema, seen)
     settings |= _as_begun(begun, settings)
@@ -124,7 +123,9 @@ def train_run(
     folder = out_folder or default_folder(
         f"{readers.table_stem(Path(source))}-{method}", goes_on and config
     )
-    resume = resume or (goes_on and not out_folder and _has_run(folder))
+    check(found, folder)
+    # --force is for outputs that exist too: this same run is not trained again for them
+    resume = resume or (goes_on and Run.is_of(folder, config))
     paths = [value for value in fields.values() if isinstance(value, str)]
     paths += [
         word.removeprefix("weights=") for word in options.backbone.replace(":", ",").split(",")

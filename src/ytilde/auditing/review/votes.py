@@ -38,6 +38,8 @@ def review_votes(review: Review, votes: Votes, annotator: str) -> ReviewVotes:
 
     votes: on the rows of the review, in their order. A skipped or a bad item gets no vote.
     """
+    if not annotator.strip():
+        raise BadInput("the reviewer has no name; give one with --annotator")
     if annotator in votes.annotators:
         raise BadInput(
             f"there are votes of {annotator!r} already; give the reviewer another name with "

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ..columns import Treatment, apply, learn, width
+from ..listing import list_images
 from ..precision import needs_double
 from ..spool import Spool, SpoolWriter
 from ..types import IGNORE, Data
@@ -33,7 +34,8 @@ ROWS = 1 << 17  # read at once
 def is_large(path: Path) -> bool:
     """Is it a folder of parquet files, or one that is too large for memory?"""
     if path.is_dir():
-        return any(file.suffix == ".parquet" for file in path.iterdir())
+        parts = any(file.suffix.lower() == ".parquet" for file in path.iterdir())
+        return parts and not list_images(path)  # embeddings may lie beside their pictures
     if path.suffix.lower() != ".parquet" or not path.is_file():  # a pipe is not waited for
         return False
     about = open_parquet(path).metadata

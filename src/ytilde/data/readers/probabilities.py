@@ -48,6 +48,8 @@ def read_probabilities(
     else:
         frame, probs, names = load_table(path, options), None, None
         texts = partial(file_texts, path)
+    if not len(frame):
+        raise BadInput(f"There are no rows in {path}.")
     given, _ = label_columns(list(frame.columns), options, str(path))
     assert given is not None  # label_columns refuses
     rest, what = frame.drop(columns=[given]), f"the labels of {path}"

@@ -123,7 +123,7 @@ def find_roles(frame: pd.DataFrame, options: ReadOptions, what: str, problems: P
     columns = list(frame.columns)
     label, clean = problems.ask(label_columns, columns, options, what) or (None, None)
     dropped = problems.ask(dropped_columns, columns, options, what) or []
-    group = problems.ask(_named, options.group_column, "group", columns, options, what)
+    group = problems.ask(_group_column, columns, (label, clean), options, what)
     others = {label, clean, group, *nameless(frame), *dropped}
     features = frame[[c for c in columns if c not in others]]
     image = problems.ask(image_column, features, options, what)
@@ -139,6 +139,14 @@ def find_features(frame: pd.DataFrame, options: ReadOptions, what: str) -> Roles
     image = image_column(frame, options, what)
     text = None if image is not None else _text_column(frame, options, what)
     return Roles(image=image, text=text, features=tuple(frame.columns))
+
+
+def _group_column(columns: Sequence[Any], labels: Any, options: ReadOptions, what: str) -> Any:
+    """The column of groups; by groups of one class nothing could be learned."""
+    found = _named(options.group_column, "group", columns, options, what)
+    if found is not None and found in labels:
+        raise BadInput(f"Column {found!r} of {what} holds the labels, and so no groups.")
+    return found
 
 
 def _named(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import BadInput, shorten_list, which_rows
+from ..listing import look_through
 from .labels import encode
 from .probabilities import check_column, check_sums, matching
 from .roles import label_columns
@@ -177,18 +178,26 @@ def _numbers(column: Any, name: str, path: Path) -> np.ndarray:
 
 
 def parquet_files(path: Path) -> list[Path]:
-    """The parquet files; those whose names begin with . or _ are other programs' notes."""
+    """The parquet files; below names that begin with . or _ lie other programs' notes."""
     if path.is_dir():
-        found = [f for f in path.rglob("*.parquet") if f.is_file() and f.name[0] not in "._"]
-        if not found:
+        found = look_through(path)
+        if closed := _parts_of(path, found.closed):
+            raise BadInput(f"{closed[0]} cannot be read: it leads to nothing, or is no file.")
+        if not (files := _parts_of(path, found.other)):
             raise BadInput(f"There is no parquet file in {path}.")
-        return sorted(found)
+        return files
     if not path.is_file() or path.suffix.lower() != ".parquet":
         raise BadInput(
             f"{path} is no parquet file, nor a folder of them, and only such are read in parts; "
             "write it as parquet, or let --out be a folder, and it is read into memory"
         )
     return [path]
+
+
+def _parts_of(folder: Path, files: list[str]) -> list[Path]:
+    """Those of the files below a folder that are parts of a table."""
+    parts = [Path(file) for file in files if file.lower().endswith(".parquet")]
+    return sorted(f for f in parts if not any(n[0] in "._" for n in f.relative_to(folder).parts))
 
 
 def open_parquet(file: Path) -> Any:
