@@ -422,7 +422,7 @@ def test_the_threshold_that_is_advised_fixes_some_rows(tmp_path, largest, above)
 def test_a_robust_method_is_not_advised_to_who_has_one(tmp_path):
     found, _ = synthetic()
     for method in ("", "ce"):
-        assert "--method elr" in written(tmp_path, found, method=method)[1].text
+        assert "--method second_opinion" in written(tmp_path, found, method=method)[1].text
     page = written(tmp_path, found, method="elr")[1].text
     assert "--method" not in page and "trained with elr" in page
 
