@@ -465,3 +465,29 @@ def test_agreement_of_zero_keeps_all_central_labels():
     central = two_component_mixture(1 - cosine)
     expected = torch.where(central > method.threshold, central, 0.0)
     assert torch.allclose(method.divide(method.net, data, trainer), expected, atol=1e-6)
+
+
+def test_cc_adds_both_heads_fit_and_a_tenth_of_their_distance():
+    """Against loops in float64; the distance moves the features alone, never the heads."""
+    data = blobs(n=24)
+    method = create("cc")
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    method.double()
+    x, k = data.x[:8].double(), data.num_classes
+    targets = torch.rand(8, k, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = targets / targets.sum(1, keepdim=True)
+    step = StepInfo(torch.zeros(()), 10, torch.Generator(), lambda x: x)
+    got = method.one_loss(method.net, x, targets, step)
+    net = method.net
+    h = net.features(x)
+    a, b = (twin(net.bottleneck(h)).softmax(1).detach().numpy() for twin in net.twins)
+    fit = sum(-(targets[i] * torch.as_tensor(p[i]).log()).sum() for p in (a, b) for i in range(4))
+    apart = sum(abs(a[i, c] - b[i, c]) for i in range(8) for c in range(k)) / (8 * k)
+    want = method.mixed_loss(net.head(h), targets, step) + fit / 4 + 0.1 * apart
+    assert got.item() == pytest.approx(want.item(), abs=1e-6)
+    twins = [twin.weight for twin in net.twins]
+    whole = torch.autograd.grad(got, twins, retain_graph=True)
+    logits = [twin(net.bottleneck(h.detach())[:4]) for twin in net.twins]
+    alone = -sum((targets[:4] * z.log_softmax(1)).sum() for z in logits) / 4
+    for one, other in zip(whole, torch.autograd.grad(alone, twins), strict=True):
+        torch.testing.assert_close(one, other)
