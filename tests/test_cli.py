@@ -368,7 +368,7 @@ def test_a_fit_without_test_data_says_what_it_did(table, tmp_path):
     for val, folder in (("0.1", tmp_path / "a"), ("0", tmp_path / "b")):
         told = ytilde(*words, "--val", val, "--out", folder).stdout
         summary = json.loads((folder / "summary.json").read_text())
-        assert summary["backbone"] == "mlp" and summary["seconds"] > 0
+        assert summary["backbone"] == "mlp:width=128,depth=1" and summary["seconds"] > 0
         text = f"ce with mlp on 200 rows: 2 epochs in {summary['seconds']:.1f} s"
         if val != "0":
             last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
@@ -499,7 +499,7 @@ def test_a_new_category_refuses_no_predictions(tmp_path):
     ytilde("fit", tmp_path / "d.csv", *FAST, "--out", tmp_path / "r")
     frame.assign(colour="mauve").head(5).to_csv(tmp_path / "n.csv", index=False)
     told = ytilde("predict", tmp_path / "r", tmp_path / "n.csv", "--out", tmp_path / "p.csv").stdout
-    assert "data: 5 rows (0, 1, 2, 3, 4; counting from 0) of column 'colour' of " in told
+    assert "data: a value in 5 rows (0, 1, 2, 3, 4; counting from 0) of column 'colour' of " in told
     assert len(pd.read_csv(tmp_path / "p.csv")) == 5
 
 

@@ -265,7 +265,7 @@ def test_a_stopped_embed_goes_on(pictures, models, embedded, tmp_path, monkeypat
     monkeypatch.setitem(embedding.embed.__kwdefaults__, "part", 10)
     monkeypatch.setattr(embedding, "embed_part", stops)
     done = ytilde(*words, check=False)
-    assert done.returncode == 130 and "run the same command to go on" in done.stdout
+    assert done.returncode == 130 and "run the same command to continue" in done.stdout
     work = tmp_path / ".emb.parquet.work"
     assert not out.exists() and work.exists()
     monkeypatch.setattr(embedding, "embed_part", own)

@@ -437,7 +437,7 @@ def test_pretraining_leaves_what_is_not_its_own(root):
     }
     ytilde(*PRETRAIN, "--out", "f", cwd=root)
     assert not (root / ".f.work").exists()
-    refused(*PRETRAIN, "--out", "/dev/null", match="name a file", cwd=root)
+    refused(*PRETRAIN, "--out", "/dev/null", match="give a regular file", cwd=root)
 
 
 # ---- fit --force ---------------------------------------------------------------------------------
