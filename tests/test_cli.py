@@ -369,7 +369,7 @@ def test_a_fit_without_test_data_says_what_it_did(table, tmp_path):
         told = ytilde(*words, "--val", val, "--out", folder).stdout
         summary = json.loads((folder / "summary.json").read_text())
         assert summary["backbone"] == "mlp:width=128,depth=1" and summary["seconds"] > 0
-        text = f"ce with mlp on 200 rows: 2 epochs in {summary['seconds']:.1f} s"
+        text = f"ce with mlp:width=128,depth=1 on 200 rows: 2 epochs in {summary['seconds']:.1f} s"
         if val != "0":
             last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
             assert summary["val_accuracy"] == last["val_accuracy"]
