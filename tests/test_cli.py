@@ -364,12 +364,12 @@ def test_a_folder_with_the_name_of_a_set_is_told_from_it(tmp_path):
 
 def test_a_fit_without_test_data_says_what_it_did(table, tmp_path):
     """The backbone that was chosen, and the last noisy validation where rows were held out."""
-    words = ["fit", table / "train.csv", "--method", "ce", "--epochs", "2"]
+    words = ["fit", table / "train.csv", "--method", "ce", "--epochs", "40"]
     for val, folder in (("0.1", tmp_path / "a"), ("0", tmp_path / "b")):
         told = ytilde(*words, "--val", val, "--out", folder).stdout
         summary = json.loads((folder / "summary.json").read_text())
         assert summary["backbone"] == "mlp:width=128,depth=1" and summary["seconds"] > 0
-        text = f"ce with mlp:width=128,depth=1 on 200 rows: 2 epochs in {summary['seconds']:.1f} s"
+        text = f"ce with mlp:width=128,depth=1 on 200 rows: 40 epochs in {summary['seconds']:.1f} s"
         if val != "0":
             last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
             assert summary["val_accuracy"] == last["val_accuracy"]
