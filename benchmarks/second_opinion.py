@@ -68,7 +68,7 @@ RUNGS: dict[str, dict[str, Any]] = {
     "exponent 6": {"exponent": 6.0},
     "warm-up 0.2": {"warm_up": 0.2},
     "warm-up 0.4": {"warm_up": 0.4},
-    "no balance": {"balance": 0.0},
+    "no prior": {"prior": 0.0},
     "longer memory": {"memory": 0.9},
 }
 SETS = {

@@ -1,6 +1,6 @@
 """Second opinion: its targets and estimates against loops in float64, and what it must survive."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -175,3 +175,9 @@ def test_one_giant_class_and_classes_with_one_row():
     p = trainer.method.predict_proba(data.x)
     assert p.isfinite().all()
     assert (p.argmax(1) == 0).float().mean() > 0.9
+
+
+def test_no_field_of_the_default_hides_one_of_the_recipe():
+    """`ytilde fit --balance` is class-balanced sampling, with the default method too."""
+    recipe = asdict(Recipe()).keys()
+    assert not recipe & create("second_opinion").get_params().keys()

@@ -44,7 +44,7 @@ class SecondOpinion(Method):
     memory: float = 0.8  # of a row's past opinions, from epoch to epoch
     decay: float = 0.999  # of the weight averages that have the opinions and predict
     alpha: float = 1.0  # mixup's Beta(alpha, alpha)
-    balance: float | str = "auto"  # weight of predictions as frequent as the labels; images 1
+    prior: float | str = "auto"  # weight of predictions as frequent as the labels; images 1
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of the opinions
     top_k: int = 0  # remember only this many classes of an opinion; 0: all
 
@@ -52,7 +52,7 @@ class SecondOpinion(Method):
     early_stopping = False  # what it learns last is best: see docs/decisions/0023
     ranges = (
         "0 <= warm_up <= 1, 0 <= ramp <= 1, exponent >= 0, 0 <= memory < 1, 0 <= decay < 1, "
-        "alpha > 0, balance >= 0, top_k >= 0"
+        "alpha > 0, prior >= 0, top_k >= 0"
     )
 
     def build(self, spec: Spec) -> None:
@@ -128,7 +128,7 @@ class SecondOpinion(Method):
 
     def imbalance(self, logits: Tensor) -> Tensor | float:
         """KL(classes' frequency || mean prediction) of both networks, by its weight."""
-        weight = float(self.images if self.balance == "auto" else self.balance)
+        weight = float(self.images if self.prior == "auto" else self.prior)
         if not weight:
             return 0.0
         predicted = logits.float().softmax(-1).mean(1).clamp_min(1e-8)
