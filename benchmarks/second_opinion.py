@@ -22,11 +22,13 @@ import torch
 from torch import Tensor
 
 from ytilde import datasets, noise
-from ytilde.data import Data
+from ytilde.augment import strong_view
+from ytilde.data import IGNORE, Batch, Data, Spec, StepInfo
 from ytilde.engine import Recipe, Record, Trainer
-from ytilde.losses import one_hot
+from ytilde.losses import one_hot, soft_ce
 from ytilde.method import create, fit_method
-from ytilde.methods.second_opinion import SecondOpinion
+from ytilde.methods.second_opinion import SecondOpinion, count_T
+from ytilde.mixing import symmetric_beta
 from ytilde.versions import versions
 
 
@@ -58,12 +60,132 @@ class Agreed(SecondOpinion):
         return q + agreed * trust * (one_hot(guess[0], opinions[0]) - q)
 
 
-VARIANTS: dict[str, type[SecondOpinion]] = {"no lift": NoLift, "joint": Joint, "agreed": Agreed}
+@dataclass(eq=False, repr=False)
+class Chosen(SecondOpinion):
+    """Only rows of which the peer is sure are learnt, by class; the rest waits.
+
+    A row whose label is the peer's guess is learnt if the peer is as sure of it as of the surest
+    `kept` of such rows of that class. Late, rows with another label join them, under the guess of
+    both networks, if both are as sure as of the surest `guessed` of those rows.
+    """
+
+    first: float = 0.7
+    last: float = 0.95
+    late: float = 0.5  # when guesses begin to be learnt, as a share of training
+    guessed: float = 0.7  # what their quantile rises to in `ramp_late` of training
+    ramp_late: float = 0.3
+    cut: bool = False
+
+    def build(self, spec: Spec) -> None:
+        super().build(spec)
+        self.kept: Tensor
+        self.classes: Tensor
+        self.register_buffer("kept", torch.ones(2, spec.num_train, dtype=torch.bool))
+        self.register_buffer("classes", torch.zeros(2, spec.num_train, dtype=torch.int64))
+
+    def fit(self, data: Data, trainer: Trainer) -> None:
+        y = data.y.to(trainer.device)
+        self.kept.copy_((y != IGNORE).expand(2, -1))
+        self.classes.copy_(y.clamp_min(0).expand(2, -1))
+        count = torch.bincount(y[y != IGNORE], minlength=data.num_classes)
+        self.frequency.copy_((count + 1) / (count + 1).sum())
+        warm_up = (0.3 if self.images else 0.1) if self.warm_up == "auto" else float(self.warm_up)
+        epochs = trainer.recipe.epochs
+        for record in trainer.epochs("main", self.loss, self.param_groups(), data):
+            progress = record["epoch"] / epochs
+            opinions = self.opinions.all().view(2, len(y), -1)
+            mean = opinions.mean(0)
+            rows = (y != IGNORE) & (mean.sum(1) > 0)
+            self.T.copy_(count_T(mean[rows], y[rows], self.frequency))
+            if progress >= warm_up:
+                part = (progress - warm_up) / max(1 - warm_up, 1e-6)
+                share = self.first + (self.last - self.first) * part
+                late = self.guessed * min(max((progress - self.late) / self.ramp_late, 0.0), 1.0)
+                self.choose(opinions, y, share, late)
+
+    def choose(self, opinions: Tensor, y: Tensor, share: float, late: float) -> None:
+        sure, guess = opinions.max(-1)
+        agreed = guess[0] == guess[1]
+        k = opinions.shape[-1]
+        for net in range(2):
+            s, g = sure[1 - net], guess[1 - net]
+            believed = g == y
+            cut = torch.stack([quantiles(s[believed & (g == c)], share, late) for c in range(k)])
+            keep = torch.where(believed, s >= cut[g, 0], agreed & (sure.amin(0) >= cut[g, 1]))
+            self.kept[net].copy_(keep)
+            self.classes[net].copy_(g)
+
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
+        self.move_averages()
+        with torch.no_grad():
+            self.ask(step.augment(batch.x), batch.index)
+        kept, classes = self.kept[:, batch.index], self.classes[:, batch.index]
+        chosen, n = kept.any(0), len(batch.x)
+        order = torch.rand(2, n, generator=step.generator, device=batch.x.device)
+        order = (order + (~chosen).float()).argsort(1)
+        pick = order[:, torch.arange(n, device=batch.x.device) % chosen.sum().clamp(min=1)]
+        weak = step.augment(batch.x[pick[0]])
+        view = strong_view(self.spec.shape, self.net.std)
+        strong = view(batch.x[pick[1]], generator=step.generator)
+        views, pick = torch.cat([weak, strong.to(weak.dtype)]), pick.flatten()
+        targets = torch.eye(self.spec.num_classes, device=views.device)[classes[:, pick]]
+        targets = targets * kept[:, pick].unsqueeze(-1)
+        order = torch.rand(len(views), generator=step.generator, device=views.device).argsort()
+        if self.cut:  # half of the views are mixed by a box
+            boxed, share = box(views, order, step.generator)
+        share_mix = symmetric_beta(self.alpha, step.generator)
+        share_mix = torch.maximum(share_mix, 1 - share_mix)
+        mixed = views.lerp(views[order], (1 - share_mix).to(views.dtype))
+        lam = share_mix.expand(2 * n)
+        if self.cut:
+            half = torch.arange(2 * n, device=views.device) % 2 == 0
+            mixed = torch.where(half.view(-1, 1, 1, 1), mixed, boxed)
+            lam = torch.where(half, lam, share)
+        lam = lam.view(1, -1, 1)
+        targets = lam * targets + (1 - lam) * targets[:, order]
+        logits = torch.stack([self.net(mixed), self.peer(mixed)])
+        fit = soft_ce(logits, targets).sum(1) / targets.sum((1, 2)).clamp_min(1)
+        return fit.sum() + self.imbalance(logits)
+
+
+def box(views: Tensor, order: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """CutMix: a box of the partner; the share of each row's own pixels."""
+    n, _, height, width = views.shape
+    u = torch.rand(3, n, generator=generator, device=views.device)
+    side = (1 - torch.maximum(u[0], 1 - u[0])).sqrt()
+    rows = torch.arange(height, device=views.device) / height
+    columns = torch.arange(width, device=views.device) / width
+    top, left = u[1] * (1 - side), u[2] * (1 - side)
+    inside = ((rows >= top[:, None]) & (rows < (top + side)[:, None]))[:, :, None] & (
+        (columns >= left[:, None]) & (columns < (left + side)[:, None])
+    )[:, None, :]
+    mixed = torch.where(inside[:, None], views[order], views)
+    return mixed, 1 - inside.float().mean((1, 2))
+
+
+def quantiles(s: Tensor, *shares: float) -> Tensor:
+    """The values above which lie these shares of s; above all of them for a share of 0."""
+    if not len(s):
+        return torch.full((len(shares),), torch.inf, device=s.device)
+    s = s.sort(descending=True).values
+    found = [s[min(int(share * len(s)), len(s) - 1)] if share > 0 else s[0] + 1 for share in shares]
+    return torch.stack(found)
+
+
+VARIANTS: dict[str, type[SecondOpinion]] = {
+    "no lift": NoLift, "joint": Joint, "agreed": Agreed,
+    "chosen": Chosen, "chosen, warm-up 0.15": Chosen, "chosen, boxes": Chosen,
+    "chosen, all guesses": Chosen,
+}  # fmt: skip
 RUNGS: dict[str, dict[str, Any]] = {
     "all": {},
     "no lift": {},
     "joint": {},
     "agreed": {},
+    "chosen": {},
+    "chosen, warm-up 0.15": {"warm_up": 0.15},
+    "chosen, boxes": {"cut": True},
+    "chosen, all guesses": {"guessed": 0.95},
     "exponent 1": {"exponent": 1.0},
     "exponent 6": {"exponent": 6.0},
     "warm-up 0.2": {"warm_up": 0.2},
@@ -98,6 +220,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--extra", type=float, default=0.0, help="symmetric noise on top, a share")
     parser.add_argument("--extra-kind", choices=["symmetric", "votes"], default="symmetric")
+    parser.add_argument("--choose-by", help="labels of the rows held out by --val; default: own")
     parser.add_argument("--rows", type=int, default=0, help="use only so many rows (a trial)")
     parser.add_argument("--out", type=Path, default=Path("results/second_opinion.jsonl"))
     options = parser.parse_args()
@@ -107,13 +230,26 @@ def main() -> None:
         train, test = train.rows(torch.arange(options.rows)), test.rows(torch.arange(options.rows))
     if options.extra:
         train = replace(train, y=with_extra_noise(train, options))
+    held_out = None
+    if options.choose_by:
+        train, held_out = hold_out(train, options)
     own = {k: json.loads(v) for k, v in (text.split("=") for text in options.set)}
     for seed in options.seeds:
         for rung in options.rungs:
-            line = run(rung, RUNGS[rung] | own, seed, train, test, options)
+            line = run(rung, RUNGS[rung] | own, seed, train, test, held_out, options)
             options.out.parent.mkdir(parents=True, exist_ok=True)
             with options.out.open("a") as file:
                 file.write(json.dumps(line) + "\n")
+
+
+def hold_out(train: Data, options: Any) -> tuple[Data, Data]:
+    """The rows to train on, and those that choose, under the labels of another set."""
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+    held, kept = order.split(
+        [round(options.val * len(train)), len(train) - round(options.val * len(train))]
+    )
+    other = datasets.load(SETS[options.choose_by], split="train").y[: len(train)]
+    return train.rows(kept), replace(train, y=other).rows(held)
 
 
 def with_extra_noise(train: Data, options: Any) -> Tensor:
@@ -133,13 +269,22 @@ def targets_right(method: SecondOpinion, train: Data) -> float:
     """The share of rows whose target, by the first network's opinion, is the true class."""
     y = train.y.to(method.T.device)
     opinions = method.opinions.all().view(2, len(y), -1)
-    q = method.target(opinions, y, 1.0)[0].argmax(1)
     assert train.clean is not None
+    if isinstance(method, Chosen):
+        kept = method.kept[0].cpu()
+        return float((method.classes[0].cpu() == train.clean)[kept].float().mean())
+    q = method.target(opinions, y, 1.0)[0].argmax(1)
     return float((q.cpu() == train.clean).float().mean())
 
 
 def run(
-    rung: str, fields: dict[str, Any], seed: int, train: Data, test: Data, options: Any
+    rung: str,
+    fields: dict[str, Any],
+    seed: int,
+    train: Data,
+    test: Data,
+    held_out: Data | None,
+    options: Any,
 ) -> dict[str, Any]:
     recipe = Recipe(
         epochs=options.epochs,
@@ -148,7 +293,7 @@ def run(
         weight_decay=5e-4,
         schedule="cosine",
         augment=options.augment,
-        val=options.val,
+        val=0.0 if held_out else options.val,
         keep="last",
         seed=seed,
         device=options.device,
@@ -164,15 +309,19 @@ def run(
         record: Record = {}
         if epoch % options.every == 0 or epoch == options.epochs or epoch == 1:
             record["test_accuracy"] = trainer.score(test)["accuracy"]
+            if held_out:
+                record["val_accuracy"] = trainer.score(held_out)["accuracy"]
             if isinstance(method, SecondOpinion):
                 record["T_diagonal"] = float(method.T.diagonal().mean())
-                if train.clean is not None and not options.val:  # looked at, used for nothing
+                if isinstance(method, Chosen):
+                    record["kept"] = float(method.kept[0].float().mean())
+                if train.clean is not None and not recipe.val:  # looked at, used for nothing
                     record["targets_right"] = targets_right(method, train)
         return record
 
     def show(record: Record) -> None:
         keep = ("epoch", "loss", "val_accuracy", "test_accuracy", "T_diagonal",
-                "targets_right", "train_seconds", "seconds")  # fmt: skip
+                "targets_right", "kept", "train_seconds", "seconds")  # fmt: skip
         row = {k: round(v, 4) for k, v in record.items() if k in keep}
         row["clock"] = round(time.perf_counter() - began, 1)
         curve.append(row)
@@ -193,6 +342,7 @@ def run(
         "labels": options.labels,
         "extra": options.extra,
         "extra_kind": options.extra_kind,
+        "choose_by": options.choose_by,
         "fields": fields,
         "seed": seed,
         "rows": len(train),
