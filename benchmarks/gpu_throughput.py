@@ -16,7 +16,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,27 +44,40 @@ MODELS = {
 METHODS = ("ce", "ln", "het", "co_teaching", "causal_nl")
 
 
-def images(shape: tuple[int, ...]) -> Data:
+def images(shape: tuple[int, ...], rows: int = N) -> Data:
     generator = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (N, *shape), generator=generator, dtype=torch.uint8)
-    return Data(x, torch.randint(0, 10, (N,), generator=generator), 10)
+    x = torch.randint(0, 256, (rows, *shape), generator=generator, dtype=torch.uint8)
+    return Data(x, torch.randint(0, 10, (rows,), generator=generator), 10)
 
 
-def rate(step: Callable[[], int], repeats: int = 5, steps: int = 40) -> float:
+def rate(step: Callable[[], int], repeats: int = 5, steps: int = 40, warm_up: int = 10) -> float:
     """Median images per second of `steps` steps; `step` returns how many images it took."""
-    for _ in range(10):
+    for _ in range(warm_up):
         step()
     rates = []
     for _ in range(repeats):
-        torch.cuda.synchronize()
+        finish_queued_work()
         began = time.perf_counter()
         seen = sum(step() for _ in range(steps))
-        torch.cuda.synchronize()
+        finish_queued_work()
         rates.append(seen / (time.perf_counter() - began))
     return statistics.median(rates)
 
 
-def ours(method: Method, backbone: str, data: Data, batch: int, **how: bool) -> float:
+def finish_queued_work() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def ours(
+    method: Method,
+    backbone: str,
+    data: Data,
+    batch: int,
+    measure: Callable[[Callable[[], int]], float] = rate,
+    **how: Any,
+) -> float:
+    """(c) and (d); `how` replaces fields of the recipe."""
     recipe = replace(RECIPE, batch_size=batch, **how)
     method.build(make_spec(data, backbone, recipe))
     trainer = Trainer(method, recipe)
@@ -72,7 +85,8 @@ def ours(method: Method, backbone: str, data: Data, batch: int, **how: bool) -> 
     to_device(method, trainer.device)
     stage = Stage(trainer, "main", method.loss, method.param_groups(), data, recipe)
     step = stage.begin(0)
-    batches = torch.randperm(N)[: N - N % batch].to(trainer.device).split(batch)
+    rows = len(data)
+    batches = torch.randperm(rows)[: rows - rows % batch].to(trainer.device).split(batch)
     position = iter(range(10**9))
 
     def one() -> int:
@@ -80,7 +94,7 @@ def ours(method: Method, backbone: str, data: Data, batch: int, **how: bool) -> 
         return batch
 
     with stage.fused():
-        value = rate(one)
+        value = measure(one)
     for note in trainer.notes:
         print("note:", note)
     return value
@@ -124,7 +138,8 @@ def eager(backbone: str, data: Data, batch: int) -> float:
 class PILImages(torch.utils.data.Dataset):
     """One image at a time through PIL: pad 4, random crop, flip, to a tensor, normalise."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: Data, normalise: bool = True) -> None:
+        self.normalise = normalise
         array = data.x.permute(0, 2, 3, 1).numpy()
         self.images = array[..., 0] if array.shape[-1] == 1 else array
         self.y = data.y.tolist()
@@ -140,21 +155,29 @@ class PILImages(torch.utils.data.Dataset):
         image = ImageOps.mirror(image) if flip % 2 else image
         array = np.array(image, dtype=np.float32) / 255
         x = torch.from_numpy(array.reshape(side, side, -1).transpose(2, 0, 1).copy())
-        return (x - 0.5) / 0.25, self.y[k]
+        return (x - 0.5) / 0.25 if self.normalise else x, self.y[k]
+
+
+def pil_batches(
+    data: Data, batch: int, normalise: bool = True, pin_memory: bool = True
+) -> Generator[list[torch.Tensor], None, None]:
+    """Epoch after epoch of (x, y) from a DataLoader with 4 workers."""
+    batches = torch.utils.data.DataLoader(
+        PILImages(data, normalise),
+        batch,
+        shuffle=True,
+        num_workers=4,
+        pin_memory=pin_memory,
+        drop_last=True,
+    )
+    while True:
+        yield from batches
 
 
 def loader(backbone: str, data: Data, batch: int) -> float:
     """(a): what most research code does."""
     update = plain_model(backbone, data.shape)
-    batches = torch.utils.data.DataLoader(
-        PILImages(data), batch, shuffle=True, num_workers=4, pin_memory=True, drop_last=True
-    )
-
-    def endless() -> Any:
-        while True:
-            yield from batches
-
-    source = endless()
+    source = pil_batches(data, batch)
 
     def one() -> int:
         x, y = next(source)
