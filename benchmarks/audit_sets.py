@@ -1,7 +1,7 @@
 """Sets to audit whose truth is known: strong and weak models, over- and under-trained, all noises.
 
     python benchmarks/audit_sets.py make --folder sets       # about 20 minutes on one core
-    python benchmarks/audit_sets.py score --folder sets      # audits them all, half by half
+    python benchmarks/audit_sets.py score --folder sets      # audits those that --out has not
 
 A set is a source (real pictures, tables and texts at hand), a number of rows, a noise and a model
 that somebody might use. `make` keeps the model's out-of-fold probabilities [N, K], the given labels
@@ -37,6 +37,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
+from common import read_lines
 from ytilde import Classifier, audit, datasets, noise
 from ytilde.auditing.report.advice import fix_threshold
 from ytilde.metrics import average_precision, calibration_error, f1
@@ -367,10 +368,13 @@ def cleanlab(p: np.ndarray, y: np.ndarray, wrong: np.ndarray) -> dict[str, float
 
 
 def score(options: argparse.Namespace) -> None:
-    lines = []
+    lines = read_lines(options.out)
+    done = {line["set"] for line in lines}
     for entry in [*SETS, *MORE]:
         path = options.folder / f"{name_of(entry)}.npz"
-        if not path.exists() or (options.half and held_out(entry) != (options.half == "held")):
+        if not path.exists() or name_of(entry) in done:
+            continue
+        if options.half and held_out(entry) != (options.half == "held"):
             continue
         arrays = np.load(path)
         p, y, clean = arrays["p"].astype(np.float64), arrays["y"], arrays["clean"]
@@ -395,8 +399,9 @@ def score(options: argparse.Namespace) -> None:
                 line[name] |= {"advised": advised, "after": float((after == clean).mean())}
         line |= {"cleanlab": cleanlab(p, y, wrong), "versions": versions()}
         lines.append(line)
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
         print(told(line), flush=True)
-    options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
     summary(lines)
 
 

@@ -605,6 +605,53 @@ def test_a_panel_that_adds_nothing_leaves_the_model_half_a_say():
     assert both.say([model, useless]) == pytest.approx(mean, abs=1e-6)
 
 
+def test_noise_is_drawn_in_to_the_floor():
+    """By the weight, with the same classes confused; a floor above it changes nothing."""
+    random = np.random.default_rng(0)
+    said = readings.Said.of(random.dirichlet(np.ones(3), 500))
+    u, y = random.random(500), random.integers(0, 3, 500)
+    T = np.array([[0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.2, 0.3, 0.5]])
+    reading = readings.Reading(0.5, 1.0, 0.9, T)
+    share = reading.posterior(said, u, y).mean(0)
+    rate = share @ (1 - np.diag(T))
+    drawn = readings._drawn_in(reading, said, u, y, 0.1, 0.25).transition
+    assert share @ (1 - np.diag(drawn)) == pytest.approx(0.75 * rate + 0.25 * 0.1)
+    assert drawn.sum(1) == pytest.approx(np.ones(3)) and drawn[0, 1] == pytest.approx(
+        3 * drawn[0, 2]
+    )
+    same = readings._drawn_in(reading, said, u, y, rate + 0.1, 0.25).transition
+    assert same == pytest.approx(T)
+
+
+def test_a_weak_model_blames_fewer_labels_for_the_floor_that_it_sees(monkeypatch):
+    """Its rate of wrong labels is drawn in; that of a model that is hardly ever wrong stays."""
+    random = np.random.default_rng(0)
+    clean = random.integers(0, 3, 1500)
+    y = np.where(random.random(1500) < 0.2, (clean + 1) % 3, clean)
+
+    def rates(spread):
+        z = 2.5 * np.eye(3)[clean] + spread * random.normal(size=(1500, 3))
+        p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+        now = float(audit(p, y).noise_rate)
+        with monkeypatch.context() as patch:
+            patch.setattr(readings, "FLOOR_SAY", 0.0)
+            return now, float(audit(p, y).noise_rate)
+
+    now, before = rates(2.5)
+    assert now < before - 0.01
+    now, before = rates(0.5)
+    assert now == pytest.approx(before, abs=0.005)
+
+
+def test_the_margin_weighs_twice_the_label_itself_in_the_order():
+    q, y = np.array([[0.5, 0.3, 0.2], [0.1, 0.7, 0.2]]), np.array([0, 2])
+    right = np.array([0.9, 0.4])
+    own, margin = np.array([0.5, 0.2]), np.array([0.2, -0.5])
+    odds = (np.log(v / (1 - v)) for v in (right, own, (1 + margin) / 2))
+    mean = sum(w * z for w, z in zip((3, 1, 2), odds, strict=True)) / 6
+    assert verdict._score(right, 1 - right, q, y) == pytest.approx(mean)
+
+
 def test_an_audit_prints_as_a_sentence():
     p, y, _, _ = simulate(0)
     found = audit(p, y)

@@ -42,6 +42,7 @@ HIDDEN = (
     0.08  # share of wrong labels expected anywhere: what the floor lacks may be where classes meet
 )
 PRIOR_ROWS = 20  # rows' worth of belief, in each class, that wrong labels are spread evenly
+FLOOR_SAY = 2 / 3  # times the judges' error: what the floor weighs in the amount of noise in T
 AHEAD = 2.0  # standard errors by which the panel must help the model, or else it has half a say
 
 
@@ -225,7 +226,8 @@ def fit_readings(evidence: Evidence) -> Readings:
         errs = float(whole.model_error(u).mean())
         most = min(1.0, differ / len(rows) / errs)
         share = min(most, max(SHARE, 1 - max(HIDDEN - noise, 0) / errs))
-        found.append(_fit_transition(whole._replace(model_share=share), said, own, y[few], noise))
+        reading = _fit_transition(whole._replace(model_share=share), said, own, y[few], noise)
+        found.append(_drawn_in(reading, said, own, y[few], noise, FLOOR_SAY * errs))
         doubts.append(most * errs)
     return Readings(judges, u, scale, tuple(found), float(np.mean(doubts)))
 
@@ -332,6 +334,21 @@ def _fit_transition(
         T = prior + reading.posterior(said, u, y).T @ given
         reading = reading._replace(transition=T / T.sum(1, keepdims=True))
     return reading
+
+
+def _drawn_in(
+    reading: Reading, said: Said, u: Array, y: Labels, noise: float, weight: float
+) -> Reading:
+    """The reading with less noise in its T, by so much of the way to the floor of the curve.
+
+    Judges that are often wrong are often wrong in the same way, and T then takes what they share
+    for noise.
+    """
+    T, k = reading.transition, len(reading.transition)
+    off = T * (1 - np.eye(k))
+    rate = float(reading.posterior(said, u, y).mean(0) @ off.sum(1))
+    off *= 1 - weight * max(1 - noise / max(rate, 1e-9), 0.0)
+    return reading._replace(transition=off + np.diag(1 - off.sum(1)))
 
 
 def normalised(f: Array) -> Array:

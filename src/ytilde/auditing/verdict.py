@@ -15,7 +15,7 @@ from .readings import Evidence, Readings, fit_readings
 from .sample import members, sampled
 
 DOUBT = 0.25  # of the rows at which the model may be wrong: no label is surer wrong than 1 - that
-BLEND = (3, 1, 1)  # what p_wrong, self-confidence and margin weigh in the order
+BLEND = (3, 1, 2)  # what p_wrong, self-confidence and margin weigh in the order
 TINY = np.finfo(np.float64).tiny
 KNOTS = 100  # quantiles by which p_wrong follows the order
 LEAST = 1 / 3  # p_wrong of a suspect at least
