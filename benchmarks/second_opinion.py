@@ -61,6 +61,39 @@ class Agreed(SecondOpinion):
 
 
 @dataclass(eq=False, repr=False)
+class Rest(SecondOpinion):
+    """A network does not learn a fold of the rows for a while, and thinks of them anew.
+
+    Its peer learns these rows meanwhile, from what it thinks of them. Folds take turns, and the two
+    networks never rest the same one.
+    """
+
+    folds: int = 5
+    turns: int = 20  # in all of training
+
+    def target(self, opinions: Tensor, y: Tensor, trust: Tensor | float) -> Tensor:
+        q = super().target(opinions, y, trust)
+        return q if self.resting is None else q * (~self.resting).unsqueeze(-1)
+
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
+        turn = (step.progress * self.turns).floor().long()
+        fold = batch.index % self.folds
+        own = torch.stack([fold == turn % self.folds, fold == (turn + 2) % self.folds])
+        self.resting = own.flip(0)  # targets are flipped: each is by the other's opinion
+        self.resting = self.resting & (step.progress > self.begins())
+        found = super().loss(batch, step)
+        self.resting = None
+        return found
+
+    def begins(self) -> float:
+        return (0.3 if self.images else 0.1) if self.warm_up == "auto" else float(self.warm_up)
+
+    def build(self, spec: Spec) -> None:
+        super().build(spec)
+        self.resting: Tensor | None = None
+
+
+@dataclass(eq=False, repr=False)
 class Chosen(SecondOpinion):
     """Only rows of which the peer is sure are learnt, by class; the rest waits.
 

@@ -9,9 +9,9 @@ the docstrings of the packages of Python's standard library, the package being t
 thousands of them. A third of the texts is the test set; the labels of the others are made wrong at
 random.
 
-`ytilde` is `Classifier()` with nothing said: TF-IDF of words and pieces, a linear model. `elr` is the
-cheaper method on the same input; docs/decisions/0019 says how the network was chosen. One JSON line
-a run; what is there is not run again, and the table is printed.
+`ytilde` is `Classifier()` with nothing said: TF-IDF of words and pieces, a linear model. `elr` is
+the cheaper method on the same input; docs/decisions/0019 says how the network was chosen. One JSON
+line a run; what is there is not run again, and the table is printed.
 """
 
 import argparse
