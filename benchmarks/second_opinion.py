@@ -61,6 +61,17 @@ class Agreed(SecondOpinion):
 
 
 @dataclass(eq=False, repr=False)
+class OneView(SecondOpinion):
+    """Each row is learnt by one of its views, drawn anew: 1.75 times the epochs in the same time."""
+
+    def join(
+        self, weak: Tensor, strong: Tensor, targets: Tensor, step: StepInfo
+    ) -> tuple[Tensor, Tensor]:
+        coin = torch.rand(len(weak), generator=step.generator, device=weak.device) < 0.5
+        return torch.where(coin.view(-1, *[1] * (weak.dim() - 1)), weak, strong), targets
+
+
+@dataclass(eq=False, repr=False)
 class Rest(SecondOpinion):
     """A network does not learn a fold of the rows for a while, and thinks of them anew.
 
@@ -207,6 +218,7 @@ def quantiles(s: Tensor, *shares: float) -> Tensor:
 
 VARIANTS: dict[str, type[SecondOpinion]] = {
     "no lift": NoLift, "joint": Joint, "agreed": Agreed,
+    "one view": OneView, "rest": Rest,
     "chosen": Chosen, "chosen, warm-up 0.15": Chosen, "chosen, boxes": Chosen,
     "chosen, all guesses": Chosen,
 }  # fmt: skip
@@ -215,6 +227,8 @@ RUNGS: dict[str, dict[str, Any]] = {
     "no lift": {},
     "joint": {},
     "agreed": {},
+    "one view": {},
+    "rest": {"folds": 3},
     "chosen": {},
     "chosen, warm-up 0.15": {"warm_up": 0.15},
     "chosen, boxes": {"cut": True},
