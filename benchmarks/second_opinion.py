@@ -62,7 +62,7 @@ class Agreed(SecondOpinion):
 
 @dataclass(eq=False, repr=False)
 class OneView(SecondOpinion):
-    """Each row is learnt by one of its views, drawn anew: 1.75 times the epochs in the same time."""
+    """Each row is learnt by one of its views, drawn anew: more epochs in the same time."""
 
     def join(
         self, weak: Tensor, strong: Tensor, targets: Tensor, step: StepInfo
