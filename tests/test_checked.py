@@ -115,6 +115,19 @@ def test_groups_in_no_order_become_one_and_the_estimate_stays():
     assert len(_in_order([[100, 5, 1]] * 7)) == 1
 
 
+def test_groups_of_equal_p_wrong_are_not_put_in_the_order_of_what_was_found():
+    """A model that says the same of all rows has about the interval of the sample alone."""
+    group = np.repeat(np.arange(20), 50)
+    drawn = np.arange(1000) % 50 < 5
+    wrong = drawn & (group % 2 == 0) & (np.arange(1000) % 50 < 4)
+    role = np.where(drawn, DRAWN, NONE).astype(np.int8)
+    truth = np.where(drawn, wrong, IGNORE)
+    found = count(Checked(truth, role, group, np.full(1000, 0.1)), wrong, np.full(1000, 0.999))
+    _, low, high = one_group(1000, 100, 40)
+    assert found.value == pytest.approx(400)
+    assert found.high - found.low > 0.9 * (high - low)
+
+
 @pytest.fixture(scope="module")
 def sure():
     """A good model of 2,000 rows, the truth, and the given labels."""

@@ -222,7 +222,8 @@ def _groups(
         same = at_stake & (checked.probability == probability)
         part = (same & (checked.role == DRAWN)).sum() / same.sum()
         joined: list[list[float]] = [[0, 0, 0]]
-        for _, *group in sorted(_parts(checked, wrong, order, same)):
+        # equal ones stay as they come: by what was found in them they would look like an order
+        for _, *group in sorted(_parts(checked, wrong, order, same), key=lambda part: part[0]):
             # by their size, not by what was drawn: that would favour some of the draws
             if joined[-1][0] * part > AT_LEAST - 0.5 and joined[-1][1]:
                 joined.append([0, 0, 0])
