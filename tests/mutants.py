@@ -55,7 +55,7 @@ TESTED_IN = {
     "audit": ("auditing",), "augment": ("augment", "policies"), "baselines": ("auditing",),
     "bi_tempered": ("loss_methods", "tables"), "bootstrap": ("loss_methods",),
     "ce": ("engine",), "crowd": ("annotators",),
-    "encoders": ("contrastive", "patches"), "gce": ("loss_methods", "tables"),
+    "encoders": ("contrastive", "patches", "embed"), "gce": ("loss_methods", "tables"),
     "het": ("heads", "tables"), "het_xl": ("heads",), "kernel": ("diagnosis", "panel"),
     "ln": ("heads", "tables"), "lra": ("dtm",),
     "mixing": ("losses",), "noise_against_noise": ("loss_methods", "tables"),

@@ -152,6 +152,20 @@ def test_bltm_uses_no_row_of_T_that_it_was_not_trained_on():
             assert float(found[own == i, i].std(0).max()) > 1e-3, "T does not depend on x"
 
 
+def test_bltm_supposes_the_distilled_label_of_a_row_and_predicts_the_others():
+    """Row 0 is a row like any; what has no distilled label, or no row at all, is predicted."""
+    data = blobs(n=30)
+    method = create("bltm")
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    h = method.t_net.features(data.x[:4]).detach()
+    guess = method.t_net.head(h).argmax(-1)
+    other = (guess + 1) % data.num_classes
+    method.bayes[:4] = other
+    method.bayes[2] = -1
+    found = method.supposed(Batch(data.x[:4], data.y[:4], torch.tensor([0, 1, 2, -1])), h)
+    assert found.tolist() == [*other[:2].tolist(), *guess[2:].tolist()]
+
+
 def test_bounded_rows_by_loops():
     T = torch.randn(3, 4, 4, generator=gen()).softmax(-1)
     own = torch.tensor([0.1, 0.2, 0.3, 0.9])
