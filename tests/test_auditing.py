@@ -329,6 +329,12 @@ def test_agrees_with_cleanlab():
     assert ours_f1 > metrics.f1(theirs, y != clean) - 0.03
 
 
+def test_neighbours_vote_without_the_row_itself():
+    x, y = np.arange(5.0), np.array([0, 0, 1, 0, 0])
+    assert auditing.knn_vote(x, y, k=2).tolist() == [0.5, 0.5, 0.0, 0.5, 0.5]
+    assert auditing.knn_vote(x, y).tolist() == [0.75, 0.75, 0.0, 0.75, 0.75]  # all four others
+
+
 def test_other_baselines_rank_errors_low():
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(size=(100, 2)), rng.normal(size=(100, 2)) + 8])

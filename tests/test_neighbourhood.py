@@ -105,6 +105,15 @@ def test_an_audit_with_features_has_the_columns_and_the_report_the_sections(tmp_
     assert "near_duplicate" in pd.read_csv(tmp_path / "i.csv")
 
 
+def test_twenty_rows_have_neighbours_and_fewer_have_not():
+    x = np.random.default_rng(0).normal(size=(22, 3))
+    y = np.arange(22) % 2
+    y[:2] = -1
+    assert len(neighbourhood(x, y).columns["outlier_score"]) == 20
+    y[2] = -1
+    assert neighbourhood(x, y) == ({}, [])
+
+
 def test_conflicts_come_with_the_likeliest_error_first():
     """A set counts by its likeliest error; within a set rows are in their order."""
     issues = pd.DataFrame({

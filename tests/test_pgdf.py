@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from test_selection_methods import batch_of, built, step_at
-from ytilde.data import BadInput
+from ytilde.augment import make_augment, strong_view
+from ytilde.data import BadInput, Data
 from ytilde.fitting import fit_method
 from ytilde.method import create
 from ytilde.methods import pgdf
@@ -103,6 +104,8 @@ def test_the_prior_finds_wrong_labels():
     where = [x.index(row) for row in trained.x.tolist()]
     right = data.y[where] == data.clean[where]
     assert float(method.prior[right].mean() - method.prior[~right].mean()) > 0.5
+    assert (method.prior[method.easy] == 1).all()
+    assert method.prior.min() == 0 and float((method.prior == 0).float().mean()) >= 0.14  # rate / 2
     shares = [float(method.easy[rows].float().mean()) for rows in (right, ~right)]
     assert shares[0] > 0.3 and shares[1] < 0.05
     assert (method.made[~method.easy] == -1).all()
@@ -137,6 +140,21 @@ def test_a_history_has_every_epoch_equally_long(monkeypatch):
         parts = known.view(60, pgdf.POINTS // same, same)
         assert torch.equal(parts, parts[..., :1].expand_as(parts))
         assert (parts[:, 1:, 0] != parts[:, :-1, 0]).any(0).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "policy"),
+    [((3, 16, 16), True), ((3, 16, 12), False), ((1, 16, 16), False), ((6,), False)],
+)
+def test_colour_pictures_of_some_size_are_learnt_from_autoaugments_views(shape, policy):
+    data = Data(torch.rand(12, *shape, generator=gen()), torch.arange(12) % 3, 3)
+    method, _ = built("pgdf", data)
+    x = data.x.double()
+    fitting = make_augment("autoaugment+crop+flip", shape) if policy else None
+    fitting = fitting or strong_view(shape, method.net.std)
+    for seed in range(3):
+        got = method.strong_augment()(x, generator=gen(seed))
+        torch.testing.assert_close(got, fitting(x, generator=gen(seed)))
 
 
 def test_a_strong_view_that_does_not_fit_is_refused():

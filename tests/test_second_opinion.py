@@ -77,6 +77,14 @@ def test_labels_are_taken_at_their_word_during_the_warm_up():
     assert built(data, warm_up=0.5).trust(between).item() == pytest.approx(0.5)
 
 
+def test_pictures_warm_up_for_longer_than_vectors():
+    """Half of the ramp, a tenth of training, is done 0.05 after the warm-up."""
+    pictures = Data(torch.rand(12, 1, 8, 8), torch.arange(12) % 3, 3)
+    for data, at in ((blobs(n=24), 0.15), (pictures, 0.35)):
+        step = StepInfo(torch.tensor(100 * at), 100, torch.Generator(), lambda x: x)
+        assert built(data).trust(step).item() == pytest.approx(0.5, abs=1e-4)
+
+
 def test_each_network_learns_from_the_opinion_of_the_other():
     """Change what one average thinks: only the gradient of the other network changes."""
     data = blobs(n=40)

@@ -414,6 +414,20 @@ def test_backward_mixes_an_estimate_that_cannot_be_inverted():
     assert torch.equal(strict.matrix_of(flat, torch.zeros(100, dtype=torch.long)), torch.eye(2))
 
 
+def test_backward_takes_the_least_mixture_that_its_condition_allows():
+    """Tenths of the way to the identity, whose condition number is 1."""
+    method = create("backward")
+    p = (0.3 * torch.randn(60, 3, generator=gen())).softmax(-1)
+    y = torch.arange(60) % 3
+    raw = create("forward").matrix_of(p, y).double()
+    mixtures = [(1 - step / 10) * raw + step / 10 * torch.eye(3).double() for step in range(11)]
+    for bound in (1.0, 2.0, 5.0, 1e9):
+        method.condition = bound
+        allowed = [m for m in mixtures if float(torch.linalg.cond(m)) <= bound + 1e-9]
+        torch.testing.assert_close(method.matrix_of(p, y).double(), allowed[0], atol=1e-5, rtol=0)
+    assert 5 < float(torch.linalg.cond(raw)) < 1e9
+
+
 def test_forward_learns_with_the_true_T_what_cross_entropy_cannot():
     """Pair noise: the given T tells the wrong labels of a class from the right ones of the next."""
     T = (0.55 * torch.eye(3) + 0.45 * torch.eye(3).roll(1, 1)).tolist()
