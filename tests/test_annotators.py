@@ -509,6 +509,23 @@ def test_crowd_without_votes_has_one_annotator_who_gave_the_labels():
     assert pairs == [[-1, -1] if y < 0 else [0, y] for y in data.y.tolist()]
 
 
+def test_an_annotators_matrix_is_the_common_one_a_skill_and_own_confusions():
+    method = create("crowd")
+    data = crowd_data(60)
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for part in (method.common, method.skills, method.own):
+            part.normal_(generator=generator)
+    T = method.annotator_transition().detach()
+    W, s, D = (part.detach() for part in (method.common, method.skills, method.own))
+    for a in range(len(data.annotators)):
+        for k in range(3):
+            logits = [float(W[0, k, j] + D[a, k, j] + (s[a] if j == k else 0)) for j in range(3)]
+            want = np.exp(logits) / np.exp(logits).sum()
+            np.testing.assert_allclose(T[a, k], want, rtol=1e-4)
+
+
 def test_crowd_learns_whom_to_trust():
     data = crowd_data(900)
     method = fitted_crowd(data, replace(RECIPE, epochs=20))
