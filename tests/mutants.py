@@ -52,7 +52,8 @@ BLOCKS = (
 # test_methods.py notice almost anything and explain nothing: they are left out.
 TESTED_IN = {
     "_shared": ("loss_methods", "selection_methods", "transition_methods", "dtm"),
-    "audit": ("auditing",), "augment": ("augment", "policies"), "baselines": ("auditing",),
+    "audit": ("auditing", "out_of_core"), "augment": ("augment", "policies"),
+    "baselines": ("auditing",),
     "bi_tempered": ("loss_methods", "tables"), "bootstrap": ("loss_methods",),
     "ce": ("engine",), "crowd": ("annotators",),
     "encoders": ("contrastive", "patches", "embed"), "gce": ("loss_methods", "tables"),

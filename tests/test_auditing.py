@@ -70,6 +70,19 @@ def test_transition_is_the_expected_confusion():
     errors = joint.sum() - np.trace(joint)
     assert float(found.num_errors) == pytest.approx(errors)
     assert found.per_class.expected_errors.sum() == pytest.approx(errors)
+    flagged = found.issues[found.issues.is_label_issue]
+    for c, row in found.per_class.iterrows():
+        assert row.given == (y == c).sum() and row.issues == (flagged.given_label == c).sum()
+        wrong = joint[:, c].sum() - joint[c, c]
+        assert row.expected_errors == pytest.approx(wrong)
+        assert row.noise_rate == pytest.approx(wrong / (y == c).sum())
+        assert row.expected_true == pytest.approx(joint[c].sum())
+        assert row.lost_rate == pytest.approx(1 - joint[c, c] / joint[c].sum())
+    for _, row in found.pairs.iterrows():
+        i, j = int(row.predicted_label), int(row.given_label)
+        assert row.expected_errors == pytest.approx(joint[i, j])
+        own = (flagged.given_label == j) & (flagged.predicted_label == i)
+        assert row.issues == own.sum()
     kept = [joint[i, j] for i in range(5) for j in range(5) if i != j and joint[i, j] >= 0.5]
     assert found.pairs.expected_errors.sum() == pytest.approx(sum(kept))
     assert found.pairs.expected_errors.is_monotonic_decreasing
