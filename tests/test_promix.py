@@ -13,6 +13,7 @@ from ytilde import noise
 from ytilde.augment import make_augment, strong_view
 from ytilde.data import BadInput, Data
 from ytilde.engine import Recipe
+from ytilde.losses import fmix, mixup
 from ytilde.method import create, fit_method
 from ytilde.methods.promix import fill, pair_ce
 from ytilde.selection import small_loss_by_class
@@ -190,6 +191,33 @@ def test_all_other_terms_come_in_over_the_ramp(ramp, epochs):
     alone, whole = loss(WARM), loss(MIDDLE)
     steps = [(loss(epoch) - alone) / (whole - alone) for epoch in (1, 2, 3, 4)]
     assert steps == pytest.approx([min(1, (k + 1) / epochs) for k in range(4)], abs=1e-4)
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_the_loss_equals_a_slow_version(k):
+    """CE(weak) + CE(strong) + mixup + FMix of chosen rows, and the second head on the others."""
+    method, batch = a_step_case()
+    y, chosen = batch.y.clamp_min(0), torch.arange(24) % 3 != 0
+    strong = batch.x + 0.5
+    got = method.one_loss(k, batch.x, strong, y, chosen, step_at(MIDDLE, EPOCHS, seed=4)).item()
+    generator = torch.Generator().manual_seed(4)
+    x, labels = fill(batch.x, y, chosen, generator)
+    mixed, *first = mixup(x, labels, method.alpha, generator=generator)
+    masked, *second = fmix(x, labels, generator=generator)
+    net, bias = (method.net, method.peer)[k], method.delta * method.pi[k].log()
+
+    def nll(head, x, side):
+        with torch.no_grad():
+            return -(head(net.features(x)) + bias[side]).log_softmax(1).double()
+
+    rows, kept = torch.arange(24), chosen.nonzero().flatten()
+    want = sum(nll(net.head, v, 0)[kept, y[kept]].mean() for v in (batch.x, strong))
+    for v, (a, b, lam) in ((mixed, first), (masked, second)):
+        each = nll(net.head, v, 0)
+        want += (lam * each[rows, a] + (1 - lam) * each[rows, b]).mean()
+    others = (~chosen).nonzero().flatten()
+    want += nll(method.second[k], strong, 1)[others, y[others]].mean()
+    assert got == pytest.approx(float(want), rel=1e-4)
 
 
 def test_only_chosen_rows_teach_the_main_head_and_only_others_the_second():
