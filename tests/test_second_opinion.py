@@ -178,10 +178,12 @@ def test_the_frequency_is_that_of_the_given_labels_and_never_zero():
     torch.testing.assert_close(trainer.method.frequency, want / want.sum())
 
 
-def test_the_loss_without_mixing_is_cross_entropy_of_both_views_with_the_targets():
+@pytest.mark.parametrize("prior", [0.0, 0.5])
+def test_the_loss_without_mixing_is_cross_entropy_of_both_views_and_the_imbalance(prior):
     """alpha near 0 draws a share of 1; x is not augmented; labels are taken at their word."""
     data = blobs(n=24)
-    method = built(data, alpha=1e-3)
+    method = built(data, alpha=1e-3, prior=prior)
+    method.frequency.copy_(torch.tensor([0.7, 0.2, 0.1]))
     step = StepInfo(torch.tensor(0.0), 100, torch.Generator().manual_seed(0), lambda x: x)
     batch = Batch(data.x, data.y.clone(), torch.arange(24))
     batch.y[3] = IGNORE
@@ -193,6 +195,8 @@ def test_the_loss_without_mixing_is_cross_entropy_of_both_views_with_the_targets
         with torch.no_grad():
             logs = [net(x).double().log_softmax(1) for x in (batch.x, strong)]
         want -= sum(float(log[i, batch.y[i]]) for log in logs for i in known) / (2 * len(known))
+        mean = torch.cat(logs).exp().mean(0)
+        want += prior * float((method.frequency * (method.frequency / mean).log()).sum())
     assert value == pytest.approx(want, rel=1e-4)
 
 
