@@ -455,6 +455,13 @@ def test_the_loss_is_the_likelihood_of_all_votes(groups):
     )
 
 
+def test_two_votes_for_each_entry_are_enough_for_a_matrix():
+    for number, wanted in ((7, "one_coin"), (8, "dawid_skene")):
+        rows = np.arange(number)
+        votes = Votes(rows, 0 * rows, rows % 2, list(map(str, rows)), ["one"], ["no", "yes"])
+        assert choose(votes) == wanted and choose(votes, "majority") == "majority"
+
+
 def test_crowd_starts_at_the_solution_of_dawid_and_skene():
     """W is the log of the common T; a skill the logit of being right beyond the average, where ten
     votes of average quality count for everyone."""
