@@ -26,6 +26,7 @@ bench: .venv/ready
 bench-gpu: .venv/ready
 	$(BIN)/python benchmarks/gpu_throughput.py
 	$(BIN)/python benchmarks/beside.py
+	$(BIN)/python benchmarks/gpu_profile.py
 	$(BIN)/python benchmarks/gpu_equals_cpu.py
 
 fuzz: .venv/ready

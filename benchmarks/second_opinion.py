@@ -61,6 +61,50 @@ class Agreed(SecondOpinion):
 
 
 @dataclass(eq=False, repr=False)
+class OneView(SecondOpinion):
+    """Each row is learnt by one of its views, drawn anew: more epochs in the same time."""
+
+    def join(
+        self, weak: Tensor, strong: Tensor, targets: Tensor, step: StepInfo
+    ) -> tuple[Tensor, Tensor]:
+        coin = torch.rand(len(weak), generator=step.generator, device=weak.device) < 0.5
+        return torch.where(coin.view(-1, *[1] * (weak.dim() - 1)), weak, strong), targets
+
+
+@dataclass(eq=False, repr=False)
+class Rest(SecondOpinion):
+    """A network does not learn a fold of the rows for a while, and thinks of them anew.
+
+    Its peer learns these rows meanwhile, from what it thinks of them. Folds take turns, and the two
+    networks never rest the same one.
+    """
+
+    folds: int = 5
+    turns: int = 20  # in all of training
+
+    def target(self, opinions: Tensor, y: Tensor, trust: Tensor | float) -> Tensor:
+        q = super().target(opinions, y, trust)
+        return q if self.resting is None else q * (~self.resting).unsqueeze(-1)
+
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
+        turn = (step.progress * self.turns).floor().long()
+        fold = batch.index % self.folds
+        own = torch.stack([fold == turn % self.folds, fold == (turn + 2) % self.folds])
+        self.resting = own.flip(0)  # targets are flipped: each is by the other's opinion
+        self.resting = self.resting & (step.progress > self.begins())
+        found = super().loss(batch, step)
+        self.resting = None
+        return found
+
+    def begins(self) -> float:
+        return (0.3 if self.images else 0.1) if self.warm_up == "auto" else float(self.warm_up)
+
+    def build(self, spec: Spec) -> None:
+        super().build(spec)
+        self.resting: Tensor | None = None
+
+
+@dataclass(eq=False, repr=False)
 class Chosen(SecondOpinion):
     """Only rows of which the peer is sure are learnt, by class; the rest waits.
 
@@ -174,6 +218,7 @@ def quantiles(s: Tensor, *shares: float) -> Tensor:
 
 VARIANTS: dict[str, type[SecondOpinion]] = {
     "no lift": NoLift, "joint": Joint, "agreed": Agreed,
+    "one view": OneView, "rest": Rest,
     "chosen": Chosen, "chosen, warm-up 0.15": Chosen, "chosen, boxes": Chosen,
     "chosen, all guesses": Chosen,
 }  # fmt: skip
@@ -182,6 +227,8 @@ RUNGS: dict[str, dict[str, Any]] = {
     "no lift": {},
     "joint": {},
     "agreed": {},
+    "one view": {},
+    "rest": {"folds": 3},
     "chosen": {},
     "chosen, warm-up 0.15": {"warm_up": 0.15},
     "chosen, boxes": {"cut": True},

@@ -10,7 +10,7 @@ import ytilde
 ROOT = Path(ytilde.__file__).parent
 LAYERS = """
 errors
-files hashing signing specs outputs runfolder checkpoint versions
+files archives hashing signing specs outputs runfolder checkpoint versions
 data datasets noise augment
 losses mixing heads transition selection generative diffusion metrics backbones annotators
 engine encoders

@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from .archives import real_file
 from .errors import BadInput
 from .files import check_writable, is_stream
 from .runfolder import RunFolder, run_of
@@ -36,7 +37,7 @@ def check_outputs(
 
     outputs: (path, kind), see KINDS; becomes_run: a folder that the command makes a run's.
     """
-    given = [Path(each) for each in inputs if each is not None]
+    given = list(dict.fromkeys(real_file(each) for each in inputs if each is not None))
     paths = [path for path, _ in outputs]
     for number, (path, kind) in enumerate(outputs):
         check_writable(path)

@@ -1,6 +1,7 @@
-"""Every search by noisy validation: the race behind every "auto", and the grids of the benchmark.
+"""Every search by noisy validation: those behind "auto", and the grids of the benchmark.
 
-The race is successive halving. Jamieson & Talwalkar, AISTATS 2016: train all candidates briefly, go
+Methods are compared on the same held-out rows (`choose_method`). Fields run a race: successive
+halving. Jamieson & Talwalkar, AISTATS 2016: train all candidates briefly, go
 on with the better third for three times as long, and so on. Each length is a training of its own,
 from scratch: schedules are fractions of training, so a short run ends annealed, like the long one
 it stands for. The benchmark trains all of a grid to the end, or what Optuna proposes of it.
@@ -32,9 +33,14 @@ FRACTIONS = (1 / 9, 1 / 3, 1.0)  # of the epochs: the lengths of the rungs
 KEPT = 1 / 3  # of the candidates, after each rung
 FINALISTS = 2  # that are trained to the end
 HELD = 0.1  # of the rows: the search's noisy validation where the recipe has none
-# What method="auto" tries: the best of docs/findings.md's study; and where pixels have labels.
-SHORT_LIST = ("second_opinion", "elr_plus", "elr", "dividemix")
+# What method="auto" tries: the default first, then what wins elsewhere in docs/findings.md's study;
+# and where pixels have labels.
+SHORT_LIST = ("second_opinion", "elr_plus", "mixup", "dividemix", "ce")
 PIXEL_LIST = ("ce", "elr", "gce", "volminnet", "co_teaching")
+FOLDS = 3  # that a method is tried on, each held out once
+ENOUGH = 3000  # held-out rows that tell methods apart; more folds are not looked at
+MOST = 20_000  # rows of a fold that are looked at
+AHEAD = 2.0  # standard errors by which a method must be ahead of the first one
 
 
 def rungs(epochs: int) -> list[int]:
@@ -117,26 +123,68 @@ def resolve_auto_fields(
 
 def choose_method(
     names: Sequence[str],
-    make: Callable[[str], Method],
-    recipe: Recipe,
-    fit: Fit,
+    right: Callable[[str, int], Sequence[float]],
+    count: int,
     folder: Path | None = None,
     resume: bool = False,
 ) -> tuple[str, list[Record]]:
-    """The method of these names that wins a race by noisy validation accuracy; what was seen.
+    """The first of these methods, unless another one is clearly better at held-out noisy labels.
 
-    Wrong labels cost every method the same there on average, so the order is that of the truth as
-    long as the noise does not prefer what a method predicts wrongly.
+    Wrong labels cost every method the same there on average, but where they follow the input, noise
+    prefers the method that follows it: a small lead says nothing, so that the first method is left
+    only for one ahead by `AHEAD` standard errors (of these, the best). One as far behind is not
+    tried on the next fold.
+
+    Args:
+        names: of the methods; the first is what a user would get without asking.
+        right: of a method and a fold 0, 1, ...: whether it predicts the noisy label of each row
+            held out, by a fit to the others; nothing where it diverged.
+        count: the folds there are.
+        folder: where the answers are kept, so that a search can be continued.
+        resume: from what is there.
+
+    Returns:
+        The name, and what was seen: a line for each method and fold.
     """
-    recipe = _for_search(recipe)
 
-    def score(candidate: Candidate, epochs: int) -> Record:
-        name = candidate["method"]
-        return _noisy_score(fit, make(name), replace(recipe, epochs=epochs), name)
+    def score(candidate: Candidate, fold: int) -> Record:
+        return {"right": [round(float(value), 4) for value in right(candidate["method"], fold)]}
 
     ask = _remembering(score, folder / METHODS, resume) if folder else score
-    best, seen = race([{"method": name} for name in names], ask, recipe.epochs, "accuracy")
-    return best["method"], seen
+    rows: dict[str, list[float]] = {name: [] for name in names}
+    alive, seen = list(names), list[Record]()
+    for fold in range(count):
+        found = {name: ask({"method": name}, fold)["right"] for name in alive}
+        held = max(map(len, found.values()))
+        if not held:
+            raise Diverged(f"none of the {len(names)} methods tried could be trained")
+        for name, values in found.items():
+            rows[name] += values or [0.0] * held
+            lead = _lead(rows[name], rows[names[0]])
+            figures = {"accuracy": sum(values) / held, "ahead": lead}
+            seen.append({"method": name, "fold": fold + 1, **figures})
+        alive = [name for name in alive if _lead(rows[name], rows[names[0]]) > -AHEAD]
+    better = [name for name in alive if _lead(rows[name], rows[names[0]]) > AHEAD]
+    return max(better, key=lambda name: sum(rows[name]), default=names[0]), seen
+
+
+def told_race(seen: Sequence[Record]) -> str:
+    """What `choose_method` saw, in words."""
+    names = list(dict.fromkeys(line["method"] for line in seen))
+    parts = []
+    for name in names:
+        own = [line for line in seen if line["method"] == name]
+        share = sum(line["accuracy"] for line in own) / len(own)
+        ahead = f" ({own[-1]['ahead']:+.1f} standard errors)" if name != names[0] else ""
+        parts.append(f"{name} {100 * share:.1f} %{ahead}")
+    return "held-out noisy labels predicted: " + ", ".join(parts)
+
+
+def _lead(own: Sequence[float], other: Sequence[float]) -> float:
+    """The mean difference of two methods on the same rows, in its standard errors."""
+    differences = [a - b for a, b in zip(own, other, strict=True)]
+    square = sum(d * d for d in differences)
+    return sum(differences) / math.sqrt(square) if square else 0.0
 
 
 def propose(

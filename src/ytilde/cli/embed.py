@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from ..archives import real_file
 from ..errors import BadInput, plural, shorten_list
 from .console import Bar, say
 from .options import DATA, METHOD, OUTPUT, DataRoot, Force, IdColumn, ImageColumn, Source
@@ -182,7 +183,7 @@ def _pictures(
 
 def _file_state(path: str) -> list[int]:
     try:
-        status = os.stat(path)
+        status = os.stat(real_file(path))
     except OSError:
         return []
     return [status.st_size, status.st_mtime_ns]

@@ -23,6 +23,7 @@ from ..estimator import Classifier
 from ..fitting import of_texts
 from ..method import create
 from ..runfolder import CONFIG, MODEL, PREDICTIONS, TEXT
+from ..tuning import told_race
 from ..versions import versions
 from . import console
 from .console import say
@@ -172,12 +173,11 @@ def train_run(
         if trainer is None and goes_on:
             raise KeyboardInterrupt
         if auto:
-            number, name = len({line["method"] for line in clf.race_}), clf.method_.name
-            say(f"note: {name} chosen from {number} methods by noisy validation accuracy")
+            say(f"note: {clf.method_.name} chosen; {told_race(clf.race_)}")
         for note in trainer.notes if trainer else []:
             say(f"note: {note}")
         clf.save(folder / MODEL, force=True)
-        keep = recipe.keep if trainer else "last"  # what Ctrl-C leaves
+        keep = clf.recipe_.keep if trainer else "last"  # what Ctrl-C leaves
         summary = summarise(clf.history_, keep) | {"backbone": clf.backbone_}
         found = dataclasses.replace(found, data=corrupted)
         if answers:

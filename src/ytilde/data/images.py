@@ -12,6 +12,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from ..archives import open_member
 from ..errors import BadInput, plural
 from .listing import SUFFIXES, is_image, list_images
 from .types import IGNORE, Data, Rows, Subset
@@ -46,10 +47,11 @@ _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 def open_image(file: str | IO[bytes]) -> Image.Image:
-    """A picture of one of the `FORMATS`; only its header is read."""
+    """A picture of one of the `FORMATS`; only its header is read, but of one in a tar archive."""
     if isinstance(file, str) and Path(file).exists() and not Path(file).is_file():
         raise ValueError("it is no file")  # a pipe would be waited for
-    return Image.open(file, formats=FORMATS)
+    inside = open_member(file) if isinstance(file, str) else None
+    return Image.open(inside or file, formats=FORMATS)
 
 
 ORIENTATION = 0x0112  # the EXIF tag: how a viewer turns and mirrors what is stored

@@ -41,6 +41,25 @@ def split(
     return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
 
 
+def folds(
+    y: Tensor, count: int, generator: torch.Generator, groups: Tensor | None = None
+) -> Tensor:
+    """The fold of each row, 0 to count - 1: of every class as many rows in each, within one.
+
+    groups [N]: a group is in one fold, by the class of its first row. Pixel labels [N, H, W] are no
+    classes of rows.
+    """
+    if groups is not None:
+        group, first = _first_rows(groups)
+        return folds(y[first], count, generator)[group]
+    order = torch.randperm(len(y), generator=generator, device=generator.device).cpu()
+    if y.ndim == 1:
+        order = order[torch.argsort(y.cpu()[order], stable=True)]
+    fold = torch.empty(len(y), dtype=torch.int64)
+    fold[order] = torch.arange(len(y)) % count
+    return fold
+
+
 def _first_rows(groups: Tensor) -> tuple[Tensor, Tensor]:
     """The number of each row's group, from 0, and the first row of each group."""
     names, group = groups.unique(return_inverse=True)

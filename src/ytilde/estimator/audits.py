@@ -42,7 +42,7 @@ from .inputs import (
     check_labels,
     check_training,
 )
-from .params import is_auto, load_encoder, method_name, recipe_for
+from .params import as_chosen, load_encoder, method_name, recipe_for
 from .predicting import as_seen, trainer_of
 from .training import learn_patches_of, plan_for, train
 
@@ -212,11 +212,9 @@ def _as_seen(
     What can be trained in time is asked once, not by each fold; a fitted clf has asked. Features
     of patches are computed once, too: no label plays a part in them.
     """
-    like, network = clone(clf), clf.backbone
+    like, network = as_chosen(clf), clf.backbone
     fitted = getattr(clf, "shape_", None) == data.shape
     auto = isinstance(network, str) and network == "auto"
-    if is_auto(clf):
-        like.set_params(method=method_name(clf))  # one race is enough
     if auto and fitted:
         network = clf._backbone_
         like.set_params(precision=clf.recipe_.precision)
@@ -296,6 +294,7 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None, steps: bool 
 
     steps: who listens hears of steps, too.
     """
+    clf = as_chosen(clf)
     whole = recipe_for(clone(clf), data)
     network = backbone_name(data, clf.backbone, encoder)
 
@@ -305,8 +304,6 @@ def _fold_fit(clf: Classifier, data: Data, encoder: Encoder | None, steps: bool 
         fitted = clone(clf).set_params(val=whole.val, keep=whole.keep, batch_size=whole.batch_size)
         if isinstance(network, str):
             fitted.set_params(backbone=network)
-        if is_auto(clf):
-            fitted.set_params(method=method_name(clf))  # one race is enough
         options: Any = {"folder": folder, "resume": True} if folder else {}
         options |= {"on_step": on_record} if steps else {}
         train(fitted, part, encoder=encoder, on_record=on_record, **options)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from sklearn.base import clone
 
 from ..data import BadInput, Data
 from ..encoders.encoder import Encoder
 from ..engine import REFIT_FIELDS, Recipe, default_recipe
+from ..engine.recipe import HELD_OUT
 from ..fitting import of_texts
 from ..method import Method, create
 
@@ -55,3 +58,21 @@ def recipe_for(clf: Classifier, data: Data) -> Recipe:
     kind = {"pixels": data.y.dim() > 1, "texts": of_texts(data)}
     kind["early_stopping"] = is_auto(clf) or new_method(clf).early_stopping
     return default_recipe(data.shape, len(data), **kind, seed=int(seed), **own)
+
+
+def as_chosen(clf: Classifier) -> Classifier:
+    """An estimator of the same parameters; of a fitted "auto", what it chose: once is enough."""
+    like = clone(clf)
+    if is_auto(clf) and hasattr(clf, "method_"):
+        like.set_params(method=clf.method_.name, val=clf.recipe_.val, keep=clf.recipe_.keep)
+    return like
+
+
+def recipe_of(method: Method, recipe: Recipe) -> Recipe:
+    """What a method among those of "auto" gets: the recipe that it has by its own name.
+
+    A tenth held out, which is what nobody asked for, is not for one without early stopping.
+    """
+    if method.early_stopping or recipe.val != HELD_OUT or recipe.patience:
+        return recipe
+    return replace(recipe, val=0.0, keep="last")

@@ -15,15 +15,16 @@ from torch import Tensor
 
 from ..backbones import Patches
 from ..budget import Plan, plan_fit
-from ..data import BadInput, Data
+from ..data import IGNORE, BadInput, Batch, Data
 from ..data.readers import Schema
+from ..data.splits import folds
 from ..encoders.encoder import Encoder
 from ..encoders.patches import HEAD, encode, is_patches, learn_patches
-from ..engine import REFIT_FIELDS, Recipe, Record, Trainer, choose_device, parallel
+from ..engine import REFIT_FIELDS, Diverged, Recipe, Record, Trainer, choose_device, parallel
 from ..fitting import backbone_name, fit_method
 from ..method import Method, create
-from ..tuning import PIXEL_LIST, SHORT_LIST, choose_method, tag_trial
-from .params import is_auto, load_encoder, method_name, new_method, recipe_for
+from ..tuning import ENOUGH, FOLDS, MOST, PIXEL_LIST, SHORT_LIST, choose_method, tag_trial
+from .params import is_auto, load_encoder, method_name, new_method, recipe_for, recipe_of
 
 if TYPE_CHECKING:
     from .classifier import Classifier
@@ -75,6 +76,8 @@ def train(
     options |= {"backbone": trained, "weights": weights, "on_record": record}
     options |= {"encoder": encoder, "pretrain": clf.pretrain}
     clf.method_ = _auto_method(clf, data, options) if is_auto(clf) else new_method(clf)
+    if is_auto(clf):
+        clf.recipe_ = recipe = recipe_of(clf.method_, recipe)
     alike = {k: v for k, v in options.items() if k not in ("on_record", "on_step", "monitor")}
     trainer = None
     try:
@@ -117,19 +120,51 @@ def learn_patches_of(
 
 
 def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method:
-    """The winner of a race of a short list; the options are those of the fit that follows."""
-    left = ("folder", "on_record", "on_step", "monitor")
+    """The best of a short list; the options are those of the fit that follows."""
+    left = ("folder", "on_record", "on_step", "monitor", "weights")
     own = {k: v for k, v in options.items() if k not in left}
     own["resume"] = False
+    weights, whole = options["weights"], data.without_clean()
+    recipe = clf.recipe_
+    count = min(FOLDS, math.ceil(ENOUGH / (len(data) / FOLDS)))
+    fold = folds(data.y, FOLDS, recipe.generator("split", "search"), data.groups)
+    # with an initialisation and order that the fit that follows has not
+    seeds: dict[str, Any] = {
+        f"{name}_seed": recipe.seed_of(name, "search") for name in ("init", "order")
+    }
 
-    def try_out(method: Method, recipe: Recipe, name: str) -> Trainer:
-        shown = tag_trial(name, options["on_record"])
-        return fit_method(method, data, recipe, **own, on_record=shown)
+    def right(name: str, number: int) -> list[float]:
+        """Of each held-out row, whether its noisy label is what this method predicts."""
+        method = create(name)
+        learnt, held = ((fold == number) == side for side in (False, True))
+        held = held.nonzero()[:, 0][:: math.ceil(len(data) / FOLDS / MOST)]
+        shown = tag_trial(f"{name} ({number + 1} of {count})", options["on_record"])
+        how = replace(recipe_of(method, recipe), **seeds)
+        drawn = None if weights is None else weights[learnt]
+        try:
+            trainer = fit_method(
+                method,
+                whole.rows(learnt.nonzero()[:, 0]),
+                how,
+                **own,
+                weights=drawn,
+                on_record=shown,
+            )
+        except Diverged:
+            return []
+        return trainer.map(lambda batch: _agrees(method, batch), whole.rows(held)).tolist()
 
     folder, resume = options.get("folder"), options.get("resume", False)
     names = SHORT_LIST if data.y.dim() == 1 else PIXEL_LIST
-    best, clf.race_ = choose_method(names, create, clf.recipe_, try_out, folder, resume)
+    best, clf.race_ = choose_method(names, right, count, folder, resume)
     return create(best)
+
+
+def _agrees(method: Method, batch: Batch) -> Tensor:
+    """Whether the noisy label of each row [B] is predicted; of pixels, for which share of them."""
+    known = (batch.y != IGNORE).flatten(1) if batch.y.dim() > 1 else (batch.y != IGNORE)[:, None]
+    hits = (method.noisy_proba(batch.x).argmax(-1) == batch.y).view_as(known)
+    return (hits & known).sum(1) / known.sum(1).clamp_min(1)
 
 
 def _fit_beside(method: Method, data: Data, recipe: Recipe, options: dict[str, Any]) -> None:

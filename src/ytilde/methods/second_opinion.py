@@ -91,7 +91,7 @@ class SecondOpinion(Method):
         with torch.no_grad():
             opinions = self.ask(weak, batch.index)
             targets = self.target(opinions, batch.y, self.trust(step)).flip(0)  # the other's
-        views, targets = torch.cat([weak, strong.to(weak.dtype)]), targets.repeat(1, 2, 1)
+        views, targets = self.join(weak, strong.to(weak.dtype), targets, step)
         share = symmetric_beta(self.alpha, step.generator)
         share = torch.maximum(share, 1 - share)
         order = torch.rand(len(views), generator=step.generator, device=views.device).argsort()
@@ -100,6 +100,12 @@ class SecondOpinion(Method):
         logits = torch.stack([self.net(views), self.peer(views)])
         fit = soft_ce(logits, targets).sum(1) / targets.sum((1, 2)).clamp_min(1)
         return fit.sum() + self.imbalance(logits)
+
+    def join(
+        self, weak: Tensor, strong: Tensor, targets: Tensor, step: StepInfo
+    ) -> tuple[Tensor, Tensor]:
+        """What is learnt of both views [B, ...], and its targets [2, ., K]."""
+        return torch.cat([weak, strong]), targets.repeat(1, 2, 1)
 
     def ask(self, x: Tensor, index: Tensor) -> Tensor:
         """Both running opinions [2, B, K] of these rows, moved towards what the averages think."""

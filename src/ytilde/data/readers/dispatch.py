@@ -20,6 +20,7 @@ from torch import Tensor
 from ... import datasets
 from ...errors import BadInput, sentence
 from ..images import Images
+from ..listing import list_images
 from ..types import IGNORE, Data
 from .arrays import read_arrays, read_npz
 from .feature_files import with_features
@@ -27,6 +28,7 @@ from .folders import read_folder
 from .large import is_large, read_large
 from .objects import read_hugging_face, read_torch_dataset
 from .separators import TABLES, table_kind
+from .shards import holds_shards, read_shards
 from .source import ReadOptions, Schema, Source, with_schema
 from .tables import load_table, read_frame
 from .texts import file_texts
@@ -52,7 +54,9 @@ def read(
     text_column: str | None = None,
     group_column: str | None = None,
 ) -> Source:
-    """Read a named set, a csv, tsv (.gz), parquet or npz file, a folder of images, or an object.
+    """Read a named set, a csv, tsv (.gz), parquet or npz file, images, or an object.
+
+    Images: a folder of them, a tar archive or a folder of archives.
 
     Objects: (x, y) arrays, a pandas DataFrame, a Hugging Face or torch Dataset, a Data.
     label, clean_label, image_column, drop: columns of a table; found by usual names if not given.
@@ -122,8 +126,8 @@ def _dispatch(source: Any, options: ReadOptions) -> Source:
 
 
 _READABLE = (
-    "give a named set, a csv, tsv (or .csv.gz), parquet or npz file, a folder of images, a pair "
-    "(x, y), a DataFrame or a Dataset with a length"
+    "give a named set, a csv, tsv (or .csv.gz), parquet or npz file, a folder or tar of images, a "
+    "pair (x, y), a DataFrame or a Dataset with a length"
 )
 
 
@@ -152,6 +156,8 @@ def _path(source: str | Path, options: ReadOptions) -> Source:
         return with_schema(datasets.load(source, options.data_root, options.split, options.size))
     if path.exists() and (options.lazy is not False) and is_large(path):
         return read_large(path, options)
+    if holds_shards(path) and (path.is_file() or not list_images(path)):
+        return read_shards(path, options)
     if path.is_dir():
         return read_folder(path, options)
     if not path.exists():
