@@ -61,6 +61,7 @@ TESTED_IN = {
     "ln": ("heads", "tables"), "lra": ("dtm",),
     "mixing": ("losses",), "noise_against_noise": ("loss_methods", "tables"),
     "readings": ("auditing",), "recalibration": ("checked",), "pgdf": ("pgdf", "selection_methods"),
+    "selection": ("selection", "promix"),
     "tfidf": ("text",),
     "transition": ("transition", "transition_methods"), "verdict": ("auditing",),
 }  # fmt: skip
