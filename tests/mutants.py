@@ -52,14 +52,16 @@ BLOCKS = (
 # test_methods.py notice almost anything and explain nothing: they are left out.
 TESTED_IN = {
     "_shared": ("loss_methods", "selection_methods", "transition_methods", "dtm"),
-    "audit": ("auditing",), "augment": ("augment", "policies"), "baselines": ("auditing",),
+    "audit": ("auditing", "out_of_core"), "augment": ("augment", "policies"),
+    "baselines": ("auditing",),
     "bi_tempered": ("loss_methods", "tables"), "bootstrap": ("loss_methods",),
     "ce": ("engine",), "crowd": ("annotators",),
-    "encoders": ("contrastive", "patches"), "gce": ("loss_methods", "tables"),
+    "encoders": ("contrastive", "patches", "embed"), "gce": ("loss_methods", "tables"),
     "het": ("heads", "tables"), "het_xl": ("heads",), "kernel": ("diagnosis", "panel"),
     "ln": ("heads", "tables"), "lra": ("dtm",),
     "mixing": ("losses",), "noise_against_noise": ("loss_methods", "tables"),
     "readings": ("auditing",), "recalibration": ("checked",), "pgdf": ("pgdf", "selection_methods"),
+    "selection": ("selection", "promix"),
     "tfidf": ("text",),
     "transition": ("transition", "transition_methods"), "verdict": ("auditing",),
 }  # fmt: skip

@@ -17,17 +17,18 @@ from ytilde.annotators import (
     consensus,
     dawid_skene,
     find_consensus,
+    majority,
     one_coin,
     skills,
     with_model,
 )
 from ytilde.cli.commands import app
-from ytilde.data import BadInput, Data
+from ytilde.data import BadInput, Batch, Data
 from ytilde.data.readers import fingerprint, read_votes
 from ytilde.data.votes import Votes
 from ytilde.engine import Recipe
-from ytilde.fitting import fit_method
-from ytilde.methods.crowd import Crowd
+from ytilde.fitting import fit_method, make_spec
+from ytilde.methods.crowd import Crowd, single_votes
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
 
@@ -452,6 +453,84 @@ def test_the_loss_is_the_likelihood_of_all_votes(groups):
     assert float(method.loss(batch, step).detach()) == pytest.approx(
         slow + float(prior.detach()) / 60, rel=1e-5
     )
+
+
+def test_two_votes_for_each_entry_are_enough_for_a_matrix():
+    for number, wanted in ((7, "one_coin"), (8, "dawid_skene")):
+        rows = np.arange(number)
+        votes = Votes(rows, 0 * rows, rows % 2, list(map(str, rows)), ["one"], ["no", "yes"])
+        assert choose(votes) == wanted and choose(votes, "majority") == "majority"
+
+
+def test_crowd_starts_at_the_solution_of_dawid_and_skene():
+    """W is the log of the common T; a skill the logit of being right beyond the average, where ten
+    votes of average quality count for everyone."""
+    data = crowd_data(200)
+    method = create("crowd")
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    method.start(data)
+    votes, _ = make_crowd(data.clean.numpy(), 3, 0)
+    truth = dawid_skene(votes, shrink=10.0).probs
+    counts = np.zeros((len(votes.annotators), 3, 3))
+    for item, who, label in zip(votes.item, votes.annotator, votes.label, strict=True):
+        counts[who, :, label] += truth[item]
+    total = counts.sum(0) + 0.5 * np.eye(3) + 0.5 / 3
+    T = total / total.sum(1, keepdims=True)
+    np.testing.assert_allclose(method.common[0].detach().exp(), T, rtol=1e-4)
+    average = np.trace(T) / 3
+    for who in range(len(votes.annotators)):
+        share = (np.trace(counts[who]) + 10 * average) / (counts[who].sum() + 10)
+        want = np.log(share / (1 - share)) - np.log(average / (1 - average))
+        assert float(method.skills[who].detach()) == pytest.approx(want, abs=1e-3)
+    assert not method.own.any()
+
+
+def test_rows_without_a_vote_do_no_harm():
+    """The model is what it is without them; they have the mean of the others' consensus."""
+    data = crowd_data(90)
+    data.votes[:5] = -1
+    votes = Votes.from_padded(data.votes, data.annotators, list("abc"))
+    few = Votes.from_padded(data.votes[5:], data.annotators, list("abc"))
+    whole, part = majority(votes), majority(few)
+    np.testing.assert_allclose(whole.probs[5:], part.probs)
+    np.testing.assert_allclose(whole.probs[:5], part.probs.mean(0)[None].repeat(5, 0))
+    np.testing.assert_allclose(whole.matrices, part.matrices)
+    assert np.isfinite(dawid_skene(votes).probs).all()
+    y = data.y.clone()
+    y[:5] = -1
+    method = fitted_crowd(replace(data, y=y), replace(RECIPE, epochs=20, val=0.0))
+    p = method.predict_proba(data.x)
+    assert (p.argmax(1) == data.clean).float().mean() > 0.9
+
+
+def test_crowd_without_votes_has_one_annotator_who_gave_the_labels():
+    data = blobs(60, 3, rate=0.2)
+    data.y[:3] = -1
+    method = create("crowd")
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    method.start(data)
+    assert method.annotator_transition().shape == (1, 3, 3)
+    batch = Batch(data.x, data.y, torch.arange(60))
+    torch.testing.assert_close(method.transition(batch), method.annotator_transition()[0])
+    pairs = single_votes(data.y)[:, 0].tolist()
+    assert pairs == [[-1, -1] if y < 0 else [0, y] for y in data.y.tolist()]
+
+
+def test_an_annotators_matrix_is_the_common_one_a_skill_and_own_confusions():
+    method = create("crowd")
+    data = crowd_data(60)
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for part in (method.common, method.skills, method.own):
+            part.normal_(generator=generator)
+    T = method.annotator_transition().detach()
+    W, s, D = (part.detach() for part in (method.common, method.skills, method.own))
+    for a in range(len(data.annotators)):
+        for k in range(3):
+            logits = [float(W[0, k, j] + D[a, k, j] + (s[a] if j == k else 0)) for j in range(3)]
+            want = np.exp(logits) / np.exp(logits).sum()
+            np.testing.assert_allclose(T[a, k], want, rtol=1e-4)
 
 
 def test_crowd_learns_whom_to_trust():

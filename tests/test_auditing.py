@@ -2,7 +2,9 @@
 
 import copy
 import importlib
+import itertools
 import json
+import math
 import sys
 
 import numpy as np
@@ -68,6 +70,19 @@ def test_transition_is_the_expected_confusion():
     errors = joint.sum() - np.trace(joint)
     assert float(found.num_errors) == pytest.approx(errors)
     assert found.per_class.expected_errors.sum() == pytest.approx(errors)
+    flagged = found.issues[found.issues.is_label_issue]
+    for c, row in found.per_class.iterrows():
+        assert row.given == (y == c).sum() and row.issues == (flagged.given_label == c).sum()
+        wrong = joint[:, c].sum() - joint[c, c]
+        assert row.expected_errors == pytest.approx(wrong)
+        assert row.noise_rate == pytest.approx(wrong / (y == c).sum())
+        assert row.expected_true == pytest.approx(joint[c].sum())
+        assert row.lost_rate == pytest.approx(1 - joint[c, c] / joint[c].sum())
+    for _, row in found.pairs.iterrows():
+        i, j = int(row.predicted_label), int(row.given_label)
+        assert row.expected_errors == pytest.approx(joint[i, j])
+        own = (flagged.given_label == j) & (flagged.predicted_label == i)
+        assert row.issues == own.sum()
     kept = [joint[i, j] for i in range(5) for j in range(5) if i != j and joint[i, j] >= 0.5]
     assert found.pairs.expected_errors.sum() == pytest.approx(sum(kept))
     assert found.pairs.expected_errors.is_monotonic_decreasing
@@ -327,6 +342,12 @@ def test_agrees_with_cleanlab():
     assert ours_f1 > metrics.f1(theirs, y != clean) - 0.03
 
 
+def test_neighbours_vote_without_the_row_itself():
+    x, y = np.arange(5.0), np.array([0, 0, 1, 0, 0])
+    assert auditing.knn_vote(x, y, k=2).tolist() == [0.5, 0.5, 0.0, 0.5, 0.5]
+    assert auditing.knn_vote(x, y).tolist() == [0.75, 0.75, 0.0, 0.75, 0.75]  # all four others
+
+
 def test_other_baselines_rank_errors_low():
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(size=(100, 2)), rng.normal(size=(100, 2)) + 8])
@@ -581,6 +602,122 @@ def test_suspects_are_cut_where_the_expected_f1_is_largest():
     assert expected_f1(p_wrong >= cut) == pytest.approx(best)
     assert 1 / 3 < cut < 0.5 and cut == pytest.approx(best / 2, abs=0.02)
     assert verdict.cut_of(p_wrong / 10) == 1 / 3  # hardly any label is wrong: none is worth a look
+
+
+def test_the_curve_is_read_by_eighths_of_its_posterior(monkeypatch):
+    """Against loops over a small grid: likelihood of bins, prior of the steepness, eighths."""
+    rng = np.random.default_rng(0)
+    noises, rises, steeps = [0.05, 0.2, 0.4], [0.1, 0.5, 0.9], [0.3, 1.0, 4.0]
+    for name, grid in (("NOISE", noises), ("RISE", rises), ("STEEPNESS", steeps)):
+        monkeypatch.setattr(readings, name, np.array(grid))
+    n, k = 300, 4
+    u = (np.arange(n) + 0.5) / n
+    agrees = rng.random(n) < 0.8 - 0.3 * u
+    edges = [0, *np.geomspace(0.004, 1, 40)]
+    bins = [(u > low) & (u <= high) for low, high in itertools.pairwise(edges)]
+    for counted, part in ((10**6, 1.0), (30, 0.1)):
+        monkeypatch.setattr(readings, "COUNTED", counted)
+        cells = []
+        for noise in noises:
+            for steep in steeps:
+                for rise in rises:
+                    log = -0.5 * (math.log(steep) / 0.9) ** 2
+                    for rows in bins:
+                        if rows.any():
+                            r = (1 - 1 / k) * rise * u[rows].mean() ** steep
+                            share = (1 - r) * (1 - noise) + r * noise / (k - 1)
+                            right = agrees[rows].sum()
+                            log += part * right * math.log(share)
+                            log += part * (rows.sum() - right) * math.log(1 - share)
+                    cells.append((math.exp(log), noise, rise, math.log(steep)))
+        total = sum(mass for mass, *_ in cells)
+        want, at = np.zeros((8, 3)), 0.0
+        for mass, *point in cells:
+            for eighth in range(8):
+                low, high = max(at, eighth / 8), min(at + mass / total, (eighth + 1) / 8)
+                want[eighth] += 8 * max(0.0, high - low) * np.array(point)
+            at += mass / total
+        want[:, 2] = np.exp(want[:, 2])
+        got = np.array(readings._curve(u, agrees, k))
+        np.testing.assert_allclose(got[:, [0, 2]], want[:, [0, 2]], rtol=1e-6)
+        assert got[:, 1].mean() == pytest.approx(want[:, 1].mean(), rel=1e-6)
+
+
+def test_a_reading_is_bayes_over_truth_and_borders():
+    """Truth by the judges, then noise where classes meet, then T; the label as observed."""
+    rng = np.random.default_rng(0)
+    k, n = 3, 5
+    T = rng.dirichlet(np.ones(k), k)
+    reading = readings.Reading(0.8, 1.5, 0.6, T)
+    q, u, y = rng.dirichlet(np.ones(k), n), rng.random(n), rng.integers(0, k, n)
+    said = readings.Said.of(q.copy())
+    got = reading.posterior(said, u, y)
+    for i in range(n):
+        best = q[i].argmax()
+        others = [0.0 if c == best else q[i, c] for c in range(k)]
+        others = [o / sum(others) for o in others]
+        others = [0.0 if c == best else o + 0.01 / (k - 1) for c, o in enumerate(others)]
+        others = [o / sum(others) for o in others]
+        np.testing.assert_allclose(said.others[i], others, rtol=1e-9)
+        rise = (1 - 1 / k) * 0.8 * u[i] ** 1.5
+        m = 0.6 * rise
+        b = 1 - (1 - rise) / (1 - m)
+        joint = [m * others[c] * T[c, y[i]] for c in range(k)]
+        joint[best] = (1 - m) * ((1 - b) * T[best, y[i]] + b * others[y[i]])
+        np.testing.assert_allclose(got[i], np.array(joint) / sum(joint), rtol=1e-9)
+        clean = [1 - m if c == best else m * others[c] for c in range(k)]
+        np.testing.assert_allclose(said.clean(reading.model_error(u))[i], clean, rtol=1e-9)
+
+
+def test_confidence_is_the_share_of_rows_that_are_surer():
+    scale = np.array([0.1, 0.2, 0.2, 0.4])
+    asked = np.array([0.4, 0.2, 0.0, 0.1, 0.9, 0.3])
+    got = readings.place_in(scale, asked)
+    assert got.tolist() == [3.5 / 4, 2 / 4, 0.5 / 4, 0.5 / 4, 3.5 / 4, 3 / 4]
+
+
+def test_judges_differ_as_often_as_pairs_of_first_choices_do():
+    first = np.array([[0, 0, 1, 2], [0, 1, 1, 2], [1, 1, 1, 2]])
+    views = [np.eye(3)[row] for row in first]
+    assert readings._differ(views) == pytest.approx((1 + 2 + 1) / 4 / 3)
+    assert readings._differ(views[:1]) == 1.0
+
+
+def test_the_transition_of_a_reading_leans_on_even_noise_where_rows_are_few():
+    """A model that never errs: T is the counts of its rows and 20 rows' worth of even noise."""
+    rng = np.random.default_rng(0)
+    k, noise = 3, 0.3
+    truth = np.repeat(np.arange(k), [400, 40, 0])
+    y = np.where(rng.random(440) < noise, (truth + 1) % k, truth)
+    said = readings.Said.of(0.98 * np.eye(k)[truth] + 0.01)
+    never = readings.Reading(1e-9, 1.0, 1.0, np.eye(k))
+    T = readings._fit_transition(never, said, np.full(440, 0.5), y, noise).transition
+    for i in range(k):
+        counts = np.bincount(y[truth == i], minlength=k)
+        even = np.where(np.arange(k) == i, 1 - noise, noise / (k - 1))
+        np.testing.assert_allclose(T[i], (counts + 20 * even) / (counts.sum() + 20), atol=1e-6)
+
+
+def test_probabilities_below_the_floor_keep_their_order():
+    p = np.array([1.0, 0.3, 2e-6, 1e-6, 1e-9, 1e-30, 0.0])
+    logs = readings._log(p)
+    np.testing.assert_allclose(logs[:3], np.log(p[:3]))
+    assert (np.diff(logs) < 0).all() and np.abs(logs[3:] - np.log(1e-6)).max() <= 1.1e-4
+
+
+def test_views_are_weighed_by_what_they_know():
+    """Fitted to given labels that follow softmax(1.5 a + 0.5 b + bias), the voice is that."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 20_000, 3)) * 1.5
+    bias = np.array([0.4, 0.0, -0.4])
+    q = np.exp(1.5 * a + 0.5 * b + bias)
+    q /= q.sum(1, keepdims=True)
+    y = (q.cumsum(1) < rng.random((20_000, 1))).sum(1)
+    voice = readings._fit_voice([a, b], y, 3)
+    np.testing.assert_allclose(voice.weights, [1.5, 0.5], rtol=0.1)
+    np.testing.assert_allclose(voice.bias - voice.bias.mean(), bias, atol=0.1)
+    got = voice.say([a, b])
+    assert np.abs(got - q).mean() < 0.01 and np.allclose(got.sum(1), 1)
 
 
 def test_a_panel_that_adds_nothing_leaves_the_model_half_a_say():

@@ -249,6 +249,20 @@ def test_recalibration_shrinks_to_what_it_was_and_learns_from_many():
     assert fit(-x, wrong, np.ones(400))[1] > 0  # a reversed model loses its say, not its order
 
 
+def test_a_checked_row_has_its_truth_and_what_was_suggested_before_comes_second():
+    """Where the truth was the runner-up the two change places; else the runner-up stays."""
+    random = np.random.default_rng(0)
+    p, y = random.dirichlet(np.ones(4), 60), random.integers(0, 4, 60)
+    before = audit(p, y).issues
+    truth = {r: int(before[("runner_up_label", "predicted_label")[r % 2]][r]) for r in range(30)}
+    found = audit(p, y, checked=truth).issues
+    for r in range(30):
+        assert found.predicted_label[r] == truth[r] and found.predicted_prob[r] == 1
+        assert found.runner_up_prob[r] == 0
+        second = before[("predicted_label", "runner_up_label")[r % 2]][r]
+        assert found.runner_up_label[r] == second != truth[r]
+
+
 def test_weights_undo_how_the_rows_were_drawn():
     """Suspects are reviewed ten times as often; the fit is that of all rows."""
     random = np.random.default_rng(1)

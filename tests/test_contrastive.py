@@ -86,6 +86,17 @@ def test_neighbours():
     assert (neighbours(h[:5], h, 1)[:, 0] == (h[:5] @ h.T).argmax(-1)).all()
 
 
+def test_no_row_is_its_own_neighbour_however_many_there_are():
+    """They are compared in parts of some thousands."""
+    h = torch.nn.functional.normalize(torch.randn(4200, 3, generator=gen()), dim=1)
+    found = neighbours(h, h, 2, same=True)
+    assert not (found == torch.arange(4200)[:, None]).any()
+    for i in (0, 4095, 4096, 4199):
+        scores = h @ h[i]
+        scores[i] = -1
+        assert found[i].tolist() == scores.topk(2).indices.tolist()
+
+
 def test_kmeans_finds_separate_groups():
     truth = torch.arange(300) % 6
     x = 20 * torch.eye(6)[truth] + torch.randn(300, 6, generator=gen())

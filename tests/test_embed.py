@@ -1,6 +1,7 @@
 """Embeddings: made by pretrained models, read from files and columns; people see the rows."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -243,6 +244,36 @@ def test_texts_are_the_mean_of_their_tokens_whatever_stands_beside_them(models):
         wanted = plain(input_ids=ids).last_hidden_state[0].mean(0)
     assert torch.allclose(together[0], wanted, atol=1e-5)
     assert torch.isfinite(model.texts(["x" * 10**6])).all()
+
+
+def test_long_texts_fit_a_model_whose_tokenizer_does_not_say_how_long(models, tmp_path):
+    """Two positions fewer than the model has: RoBERTa counts its positions from 2 on."""
+    shutil.copytree(models / "bert", tmp_path / "silent")
+    said = tmp_path / "silent" / "tokenizer_config.json"
+    told = json.loads(said.read_text())
+    said.write_text(json.dumps({k: v for k, v in told.items() if k != "model_max_length"}))
+    model = Pretrained(str(tmp_path / "silent"), CPU)
+    model.check_texts()
+    assert model.tokens == 10
+    assert torch.isfinite(model.texts(["a b c d e f g h i j a b c d e f g"])).all()
+    (tmp_path / "silent" / "sentence_bert_config.json").write_text('{"max_seq_length": 6}')
+    model.check_texts()
+    assert model.tokens == 6
+    cut, whole = model.texts(["a b c d"]), model.texts(["a b c d e f g"])
+    assert torch.allclose(cut, whole, atol=1e-5)  # [CLS], four words and [SEP]
+
+
+def test_a_text_is_its_class_token_where_the_model_says_so(models, tmp_path):
+    shutil.copytree(models / "bert", tmp_path / "cls")
+    (tmp_path / "cls" / "1_Pooling").mkdir()
+    pooling = tmp_path / "cls" / "1_Pooling" / "config.json"
+    pooling.write_text('{"pooling_mode_cls_token": true}')
+    model = Pretrained(str(tmp_path / "cls"), CPU)
+    model.check_texts()
+    plain = transformers.BertModel.from_pretrained(models / "bert").eval()
+    with torch.no_grad():
+        wanted = plain(input_ids=torch.tensor([[2, 15, 17, 3]])).last_hidden_state[0, 0]
+    assert torch.allclose(model.texts(["good film"])[0], wanted, atol=1e-5)
 
 
 def test_clip_gives_what_it_compares_by(models, tmp_path):

@@ -418,6 +418,14 @@ def test_cold_het_gives_the_probability_of_the_argmax(rank):
     np.testing.assert_allclose(head.log_probs(h)[0].exp().detach().numpy(), expected, atol=0.015)
 
 
+def test_names_of_het_are_the_papers_settings():
+    settings = {"het": (1.0, 0), "het_tau": (0.5, 0), "het_tau_full": (0.5, 2)}
+    for name, (tau, rank) in settings.items():
+        method = create(name)
+        assert (method.tau, method.rank) == (tau, rank)
+        assert method.head(DIM, K).tau == tau
+
+
 @pytest.mark.parametrize("name", ["het", "het_tau", "het_tau_full"])
 def test_the_binary_head_is_reached_by_a_field(name):
     method = create(name, binary=True, eval_samples=20)

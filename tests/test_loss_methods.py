@@ -387,6 +387,23 @@ def test_elr_plus_ramp():
     assert built("elr_plus").strength(step()).item() == 1
 
 
+def test_elr_plus_loss_has_lam_by_the_strength_of_the_ramp():
+    """Half of the ramp done, the loss is that of lam exp(-5/4) without a ramp."""
+    data = batch()
+    ramped = built("elr_plus", lam=3.0, ramp=0.4).loss(data, step(0.2))
+    plain = built("elr_plus", lam=3 * math.exp(-1.25), ramp=0.0).loss(data, step(0.2))
+    assert ramped.item() == pytest.approx(plain.item(), rel=1e-6)
+    assert ramped.item() != pytest.approx(built("elr_plus").loss(data, step(0.2)).item(), rel=1e-3)
+
+
+def test_elr_plus_averages_start_at_the_networks():
+    method = create("elr_plus")
+    method.build(make_spec(blobs(n=24), BACKBONE, RECIPE))
+    for net, average in ((method.net, method.average), (method.peer, method.peer_average)):
+        for fast, slow in zip(net.parameters(), average.parameters(), strict=True):
+            assert torch.equal(fast, slow) and not slow.requires_grad
+
+
 # ---- SOP -----------------------------------------------------------------------------------------
 
 
@@ -417,6 +434,14 @@ def test_sop_step_is_plain_sgd_at_the_papers_setting():
     assert value.item() == pytest.approx(sum(a.item() for a, _ in terms) / n, abs=1e-9)
     assert torch.allclose(method.u, u, atol=1e-12)
     assert torch.allclose(method.v, v, atol=1e-12)
+
+
+@pytest.mark.parametrize("init", [1e-8, 0.3])
+def test_sop_errors_start_small_as_told(init):
+    method = built("sop", rows=2000, init=init)
+    for start in (method.u, method.v):
+        assert start.std().item() == pytest.approx(init, rel=0.1)
+        assert start.mean().abs().item() < 0.1 * init
 
 
 def test_sop_rates_make_short_runs_reach_as_far():

@@ -377,6 +377,16 @@ def test_fmix_has_the_decay_of_the_paper():
     assert torch.equal(mixed[0], mixed[1]) and not torch.equal(mixed[0], mixed[2])
 
 
+@pytest.mark.parametrize(("own", "decay"), [({}, 3.0), ({"decay": 1.5}, 1.5)])
+def test_the_noise_of_fmix_falls_with_its_frequency(own, decay):
+    """The slope of log amplitude over log frequency, along a row; 3 is the paper's."""
+    images = low_frequency_noise(500, 32, 32, **own, generator=generator())
+    amplitude = torch.fft.rfft2(images.double()).abs().square().mean(0).sqrt()[0, 1:16]
+    frequency = torch.fft.rfftfreq(32)[1:16]
+    slope = np.polyfit(np.log(frequency), np.log(amplitude), 1)[0]
+    assert slope == pytest.approx(-decay, abs=0.05)
+
+
 def test_fmix_of_alpha():
     x, y = torch.zeros(4000, 40), torch.zeros(4000, dtype=torch.int64)
     lam = losses.fmix(x, y, 0.5, each=True, generator=generator())[3]

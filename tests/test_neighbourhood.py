@@ -105,6 +105,27 @@ def test_an_audit_with_features_has_the_columns_and_the_report_the_sections(tmp_
     assert "near_duplicate" in pd.read_csv(tmp_path / "i.csv")
 
 
+def test_twenty_rows_have_neighbours_and_fewer_have_not():
+    x = np.random.default_rng(0).normal(size=(22, 3))
+    y = np.arange(22) % 2
+    y[:2] = -1
+    assert len(neighbourhood(x, y).columns["outlier_score"]) == 20
+    y[2] = -1
+    assert neighbourhood(x, y) == ({}, [])
+
+
+def test_conflicts_come_with_the_likeliest_error_first():
+    """A set counts by its likeliest error; within a set rows are in their order."""
+    issues = pd.DataFrame({
+        "index": [7, 1, 2, 9, 4, 5, 6],
+        "p_wrong": [0.9, 0.3, 0.6, 0.5, 0.1, 0.7, 0.95],
+        "duplicate_set": [0, 1, 2, 2, 0, 1, 3],
+        "is_duplicate_conflict": [True] * 6 + [False],
+    })  # fmt: skip
+    assert [part["index"].tolist() for part in conflicts(issues)] == [[4, 7], [1, 5], [2, 9]]
+    assert conflicts(issues.drop(columns="is_duplicate_conflict")) == []
+
+
 def test_copies_of_pictures_are_shown(tmp_path):
     rng = np.random.default_rng(0)
     for row in range(40):

@@ -189,6 +189,22 @@ def test_an_output_is_no_part_of_its_source(folder: Path, tmp_path: Path) -> Non
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_the_function_overwrites_neither_an_input_nor_what_is_not_its_own(
+    folder: Path, tmp_path: Path
+) -> None:
+    part, other = folder / "part-0.parquet", tmp_path / "mine.parquet"
+    other.write_bytes(b"precious")
+    before = part.read_bytes()
+    with pytest.raises(BadInput, match="is an input and would be overwritten"):
+        audit(part, out=part, force=True)
+    with pytest.raises(BadInput, match="is no earlier output of this kind"):
+        audit(part, out=other)
+    assert part.read_bytes() == before and other.read_bytes() == b"precious"
+    found = audit(part, out=other, force=True)
+    assert len(pd.read_parquet(other)) == int(found.per_class.given.sum())
+    assert audit(part, out=other).noise_rate == found.noise_rate  # now it is its own
+
+
 def test_what_cannot_be_judged_is_refused_with_its_row(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "issues.parquet"
     with pytest.raises(BadInput, match=r"no column of .* is called q_"):

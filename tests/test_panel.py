@@ -138,6 +138,18 @@ def test_standardised_leaves_out_constants():
     assert z.mean(0).abs().max() < 1e-6 and torch.allclose(z.std(0), torch.ones(2))
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_what_varies_does_not_depend_on_the_unit(unit):
+    """The last feature is constant but for rounding: beside the others it says nothing."""
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
+    x[:, 2] *= 1e-8
+    torch.testing.assert_close(standardised(unit * x), standardised(x[:, :2]))
+    y = torch.arange(50) % K
+    scale = fit_kernel(unit * x, y, K, torch.Generator().manual_seed(0)).scale
+    one = fit_kernel(x, y, K, torch.Generator().manual_seed(0)).scale
+    torch.testing.assert_close(scale * unit, one, rtol=1e-3, atol=0)
+
+
 def test_a_span_over_all_rows_is_the_gaussian_kernel_of_its_width():
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     span = Span.of(x, 40, torch.Generator().manual_seed(1))

@@ -14,7 +14,7 @@ from PIL import Image
 from test_cli import refused, ytilde
 from ytilde import BadInput, Classifier, budget
 from ytilde.backbones import create_backbone
-from ytilde.backbones.patches import CONTRAST, THRESHOLD
+from ytilde.backbones.patches import CONTRAST, SMOOTH, THRESHOLD
 from ytilde.budget import plan_fit
 from ytilde.cli.console import Bar
 from ytilde.data import Data
@@ -57,6 +57,45 @@ def test_features_are_those_of_the_slow_way():
     fields = both.transpose(1, 2).reshape(3, 12, 4, 7, 4, 7).mean((3, 5))
     assert torch.allclose(net(x), fields.sqrt().flatten(1), atol=1e-4)
     assert net(x).std() > 0.05
+
+
+def test_responses_are_whitened_however_alike_neighbouring_pixels_are():
+    """Over patches of the pictures a filter's responses have mean 0 and variance 1, nearly: the
+    threshold is in these units. Directions of next to no variance are not blown up."""
+    x = torch.rand(40, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    smooth = 0.3 + 0.4 * F.avg_pool2d(x, 3, 1, 1) + torch.linspace(0, 0.5, 32)  # the mean slopes
+    net = create_backbone("patches:filters=32", (1, 32, 32))
+    net.learn(smooth, torch.Generator().manual_seed(1))
+    patches = F.unfold((smooth - net.mean) / net.std, 5).transpose(1, 2).flatten(0, 1)
+    patches = patches - patches.mean(-1, keepdim=True)
+    patches = patches / (patches.square().mean(-1, keepdim=True) + CONTRAST).sqrt()
+    z = patches @ net.weight.flatten(1).T - net.bias
+    assert z.mean(0).abs().max() < 0.03
+    assert z.var(0).min() > 0.6 and z.var(0).max() < 1
+    covariance = (patches - patches.mean(0)).T @ (patches - patches.mean(0)) / len(patches)
+    size, axes = torch.linalg.eigh(covariance.double())
+    whiten = axes @ torch.diag((size + SMOOTH * size.mean()) ** -0.5) @ axes.T
+    inner = net.weight.flatten(1).double() @ torch.linalg.inv(whiten)
+    assert inner.norm(dim=1).sub(1).abs().max() < 0.03  # filters are whitened patches of length 1
+
+
+def test_what_is_learnt_is_the_pictures_level_and_spread():
+    x = 0.2 + 0.1 * torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    net = create_backbone("patches:filters=6", (3, 32, 32))
+    net.learn(x, torch.Generator().manual_seed(1))
+    assert float(net.mean) == pytest.approx(float(x.mean()), rel=1e-5)
+    assert float(net.std) == pytest.approx(float(x.std()), rel=1e-3)
+    net.learn(torch.full_like(x, 0.5), torch.Generator().manual_seed(1))
+    assert net(x).isfinite().all()  # pictures of one colour
+
+
+@pytest.mark.parametrize(("length", "side"), [(24, 32), (48, 32), (33, 32)])
+def test_a_ramp_is_scaled_to_a_ramp(length, side):
+    """Pixel centres are kept: a picture that rises evenly still does, between the borders."""
+    ramp = ((torch.arange(length) + 0.5) / length).expand(1, 1, length, length)
+    small = create_backbone("patches", (1, length, length)).scaled(ramp)[0, 0]
+    want = (torch.arange(side) + 0.5) / side
+    assert (small - want)[:, 2:-2].abs().max() < 0.03 / side  # pixels
 
 
 def test_features_do_not_follow_brightness_and_contrast():

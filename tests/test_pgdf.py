@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from test_selection_methods import batch_of, built, step_at
-from ytilde.data import BadInput
+from ytilde.augment import make_augment, strong_view
+from ytilde.data import BadInput, Data
 from ytilde.fitting import fit_method
 from ytilde.method import create
 from ytilde.methods import pgdf
+from ytilde.methods.dividemix import DivideMix
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
 
@@ -102,11 +104,57 @@ def test_the_prior_finds_wrong_labels():
     where = [x.index(row) for row in trained.x.tolist()]
     right = data.y[where] == data.clean[where]
     assert float(method.prior[right].mean() - method.prior[~right].mean()) > 0.5
+    assert (method.prior[method.easy] == 1).all()
+    assert method.prior.min() == 0 and float((method.prior == 0).float().mean()) >= 0.14  # rate / 2
     shares = [float(method.easy[rows].float().mean()) for rows in (right, ~right)]
     assert shares[0] > 0.3 and shares[1] < 0.05
     assert (method.made[~method.easy] == -1).all()
     changed = method.made[method.easy] != trained.y[method.easy]
     assert 0.15 < float(changed.float().mean()) < 0.45
+
+
+def test_histories_alone_divide_until_the_mean_with_the_mixture_does():
+    """20 epochs, 2 of them warm-up: after 12 of the 18 others the mixture of losses has a say."""
+    data = blobs(n=120, rate=0.2)
+    method = create("pgdf", rate=0.2)
+    trainer = fit_method(method, data, replace(RECIPE, epochs=20, val=0.0), backbone=BACKBONE)
+    whole = trainer.history
+    main = [place for place, record in enumerate(whole) if record["stage"] == "main"]
+    method.prior.uniform_(generator=gen())
+    mixture = DivideMix.divide(method, method.net, data, trainer)
+    for done, want in ((0, method.prior), (12, method.prior), (13, (method.prior + mixture) / 2)):
+        trainer.history = whole[: main[0] + done]
+        torch.testing.assert_close(method.divide(method.net, data, trainer), want)
+    assert float((mixture - method.prior).abs().max()) > 0.1
+
+
+def test_a_history_has_every_epoch_equally_long(monkeypatch):
+    """4 epochs are 4 points each of the 16; of 20 epochs all points are written."""
+    data = blobs(n=60)
+    for epochs, same in ((4, 4), (20, 1)):
+        method = create("pgdf", rate=0.2, history=1.0)
+        recipe = replace(RECIPE, epochs=epochs, val=0.0)
+        fit_method(method, data, recipe, backbone=BACKBONE)
+        known = method.histories[0]
+        assert float(known.min()) > 0
+        parts = known.view(60, pgdf.POINTS // same, same)
+        assert torch.equal(parts, parts[..., :1].expand_as(parts))
+        assert (parts[:, 1:, 0] != parts[:, :-1, 0]).any(0).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "policy"),
+    [((3, 16, 16), True), ((3, 16, 12), False), ((1, 16, 16), False), ((6,), False)],
+)
+def test_colour_pictures_of_some_size_are_learnt_from_autoaugments_views(shape, policy):
+    data = Data(torch.rand(12, *shape, generator=gen()), torch.arange(12) % 3, 3)
+    method, _ = built("pgdf", data)
+    x = data.x.double()
+    fitting = make_augment("autoaugment+crop+flip", shape) if policy else None
+    fitting = fitting or strong_view(shape, method.net.std)
+    for seed in range(3):
+        got = method.strong_augment()(x, generator=gen(seed))
+        torch.testing.assert_close(got, fitting(x, generator=gen(seed)))
 
 
 def test_a_strong_view_that_does_not_fit_is_refused():

@@ -10,10 +10,12 @@ from sklearn.datasets import load_digits
 
 from test_selection_methods import batch_of, built, step_at
 from ytilde import noise
+from ytilde.augment import make_augment, strong_view
 from ytilde.data import BadInput, Data
 from ytilde.engine import Recipe
+from ytilde.losses import fmix, mixup
 from ytilde.method import create, fit_method
-from ytilde.methods.promix import fill
+from ytilde.methods.promix import fill, pair_ce
 from ytilde.selection import small_loss_by_class
 from ytilde.testing import BACKBONE, RECIPE, blobs, fitted
 
@@ -191,6 +193,33 @@ def test_all_other_terms_come_in_over_the_ramp(ramp, epochs):
     assert steps == pytest.approx([min(1, (k + 1) / epochs) for k in range(4)], abs=1e-4)
 
 
+@pytest.mark.parametrize("k", [0, 1])
+def test_the_loss_equals_a_slow_version(k):
+    """CE(weak) + CE(strong) + mixup + FMix of chosen rows, and the second head on the others."""
+    method, batch = a_step_case()
+    y, chosen = batch.y.clamp_min(0), torch.arange(24) % 3 != 0
+    strong = batch.x + 0.5
+    got = method.one_loss(k, batch.x, strong, y, chosen, step_at(MIDDLE, EPOCHS, seed=4)).item()
+    generator = torch.Generator().manual_seed(4)
+    x, labels = fill(batch.x, y, chosen, generator)
+    mixed, *first = mixup(x, labels, method.alpha, generator=generator)
+    masked, *second = fmix(x, labels, generator=generator)
+    net, bias = (method.net, method.peer)[k], method.delta * method.pi[k].log()
+
+    def nll(head, x, side):
+        with torch.no_grad():
+            return -(head(net.features(x)) + bias[side]).log_softmax(1).double()
+
+    rows, kept = torch.arange(24), chosen.nonzero().flatten()
+    want = sum(nll(net.head, v, 0)[kept, y[kept]].mean() for v in (batch.x, strong))
+    for v, (a, b, lam) in ((mixed, first), (masked, second)):
+        each = nll(net.head, v, 0)
+        want += (lam * each[rows, a] + (1 - lam) * each[rows, b]).mean()
+    others = (~chosen).nonzero().flatten()
+    want += nll(method.second[k], strong, 1)[others, y[others]].mean()
+    assert got == pytest.approx(float(want), rel=1e-4)
+
+
 def test_only_chosen_rows_teach_the_main_head_and_only_others_the_second():
     method, batch = a_step_case(threshold=1.0)
     for kept, main, second in ((True, True, False), (False, False, True)):
@@ -217,6 +246,56 @@ def test_odd_batches_have_finite_gradients(epoch, labels):
     grads = [p.grad for p in method.parameters() if p.grad is not None]
     assert grads and all(torch.isfinite(grad).all() for grad in grads)
     assert torch.isfinite(method.pi).all()
+
+
+def test_the_loss_of_a_pair_is_shared_as_its_parts_are():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    y, other = torch.tensor([0, 1, 2, 0]), torch.tensor([1, 1, 0, 2])
+    lam = torch.tensor([0.2, 0.9, 0.5, 1.0], dtype=torch.float64)
+    want = 0.0
+    for i in range(4):
+        p, share = softmax(logits[i].numpy()), float(lam[i])
+        want -= (share * np.log(p[y[i]]) + (1 - share) * np.log(p[other[i]])) / 4
+    assert pair_ce(logits, y, other, lam).item() == pytest.approx(want, rel=1e-9)
+
+
+def test_each_network_keeps_its_own_small_losses_and_both_predict():
+    data = blobs(n=60, num_classes=4, rate=0.3)
+    method = create("promix", quota=0.4)
+    trainer = fit_method(method, data, replace(RECIPE, epochs=1, val=0.0), backbone=BACKBONE)
+    method.select(data, trainer)
+    both = []
+    for kept, net in zip(method.small, (method.net, method.peer), strict=True):
+        with torch.no_grad():
+            p = net(data.x).softmax(1)
+        losses = (-p[torch.arange(60), data.y].log()).tolist()
+        assert kept.tolist() == slow_small_loss_by_class(losses, data.y.tolist(), 4, 0.4)
+        both.append(p)
+    torch.testing.assert_close(method.predict_proba(data.x).detach(), (both[0] + both[1]) / 2)
+    assert (both[0] - both[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("shape", "policy"),
+    [
+        ((3, 16, 16), "randaugment3+randomcutout+crop+flip"),
+        ((1, 20, 16), "randaugment3+randomcutout+crop"),
+        ((3, 20, 15), None),
+        ((6,), None),
+    ],
+)
+def test_the_strong_view_fits_the_input(shape, policy):
+    x = torch.rand(6, *shape, generator=torch.Generator().manual_seed(0))
+    method, _ = built("promix", Data(x, torch.arange(6) % 3, 3))
+    method.float()
+    want = make_augment(policy, shape) if policy else strong_view(shape, method.net.std)
+    for seed in range(3):
+        got, expected = (
+            view(x, generator=torch.Generator().manual_seed(seed))
+            for view in (method.strong_augment(), want)
+        )
+        torch.testing.assert_close(got, expected)
 
 
 def test_a_batch_is_filled_with_chosen_rows_alike():

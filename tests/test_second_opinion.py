@@ -8,6 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from ytilde import Classifier, noise
+from ytilde.augment import strong_view
 from ytilde.data import IGNORE, Batch, Data, StepInfo
 from ytilde.engine import Recipe
 from ytilde.method import create, fit_method, make_spec
@@ -76,6 +77,14 @@ def test_labels_are_taken_at_their_word_during_the_warm_up():
     assert built(data, warm_up=0.5).trust(between).item() == pytest.approx(0.5)
 
 
+def test_pictures_warm_up_for_longer_than_vectors():
+    """Half of the ramp, a tenth of training, is done 0.05 after the warm-up."""
+    pictures = Data(torch.rand(12, 1, 8, 8), torch.arange(12) % 3, 3)
+    for data, at in ((blobs(n=24), 0.15), (pictures, 0.35)):
+        step = StepInfo(torch.tensor(100 * at), 100, torch.Generator(), lambda x: x)
+        assert built(data).trust(step).item() == pytest.approx(0.5, abs=1e-4)
+
+
 def test_each_network_learns_from_the_opinion_of_the_other():
     """Change what one average thinks: only the gradient of the other network changes."""
     data = blobs(n=40)
@@ -95,6 +104,100 @@ def test_each_network_learns_from_the_opinion_of_the_other():
         grads.append([torch.cat([p.grad.flatten() for p in net.parameters()]) for net in nets])
     torch.testing.assert_close(grads[0][0], grads[1][0])
     assert not torch.allclose(grads[0][1], grads[1][1], rtol=0.01)
+
+
+def test_an_opinion_is_a_running_mean_that_starts_at_the_first():
+    """Of each average, row by row; the mean opinion of all rows moves by a hundredth a step."""
+    data = blobs(n=30)
+    method = built(data, memory=0.7)
+    index = torch.tensor([4, 20, 11])
+    nets = (method.average, method.peer_average)
+    want, means = None, method.means.clone()
+    for shift in (0.0, 1.0, -0.5):
+        x = data.x[index] + shift
+        with torch.no_grad():
+            fresh = torch.stack([net(x).softmax(-1) for net in nets])
+            got = method.ask(x, index)
+        want = fresh if want is None else 0.7 * want + 0.3 * fresh
+        means = 0.99 * means + 0.01 * fresh.mean(1, keepdim=True)
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(method.means, means)
+    held = method.opinions.all().view(2, 30, -1)
+    torch.testing.assert_close(held[:, index], want)
+    others = torch.ones(30, dtype=torch.bool)
+    others[index] = False
+    assert not held[:, others].any()
+
+
+def test_the_averages_look_back_on_a_tenth_of_the_steps_and_not_beyond_the_decay():
+    method = built(blobs(n=24), decay=0.8)
+    fast, slow = next(method.peer.parameters()), next(method.peer_average.parameters())
+    want = slow.detach().clone()
+    for number in range(1, 60):
+        with torch.no_grad():
+            fast.fill_(float(number))
+        method.move_averages()
+        part = max(10 / (number + 9), 0.2)
+        want = (1 - part) * want + part * number
+    torch.testing.assert_close(slow.detach(), want)
+
+
+def test_predictions_are_the_geometric_mean_of_both_averages():
+    method = built(blobs(n=24))
+    x = 3 * torch.randn(7, *method.spec.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        p, q = (net(x).softmax(-1) for net in (method.average, method.peer_average))
+        got = method.predict_proba(x)
+    both = (p * q).sqrt()
+    torch.testing.assert_close(got, both / both.sum(1, keepdim=True))
+    assert (p - q).abs().max() > 0.01
+
+
+def test_predictions_are_held_to_the_frequency_of_the_labels():
+    """KL(frequency || mean prediction) of each network, with its weight; of vectors none."""
+    data = blobs(n=24)
+    method = built(data, prior=0.3)
+    k = data.num_classes
+    method.frequency.copy_(torch.rand(k, generator=torch.Generator().manual_seed(0)).softmax(0))
+    logits = torch.randn(2, 9, k, generator=torch.Generator().manual_seed(1))
+    want = 0.0
+    for net in range(2):
+        p = logits[net].double().softmax(1).mean(0).tolist()
+        want += sum(f * np.log(f / m) for f, m in zip(method.frequency.tolist(), p, strict=True))
+    assert float(method.imbalance(logits)) == pytest.approx(0.3 * want, rel=1e-5)
+    assert built(data).imbalance(logits) == 0
+
+
+def test_the_frequency_is_that_of_the_given_labels_and_never_zero():
+    data = blobs(n=60)
+    y = torch.zeros_like(data.y)
+    y[:20], y[50:] = 1, IGNORE  # 30 of class 0, 20 of class 1, none of the others
+    recipe = replace(RECIPE, epochs=1, val=0.0)
+    trainer = fit_method(create("second_opinion"), replace(data, y=y), recipe, backbone=BACKBONE)
+    want = torch.tensor([31.0, 21.0, *[1.0] * (data.num_classes - 2)])
+    torch.testing.assert_close(trainer.method.frequency, want / want.sum())
+
+
+@pytest.mark.parametrize("prior", [0.0, 0.5])
+def test_the_loss_without_mixing_is_cross_entropy_of_both_views_and_the_imbalance(prior):
+    """alpha near 0 draws a share of 1; x is not augmented; labels are taken at their word."""
+    data = blobs(n=24)
+    method = built(data, alpha=1e-3, prior=prior)
+    method.frequency.copy_(torch.tensor([0.7, 0.2, 0.1]))
+    step = StepInfo(torch.tensor(0.0), 100, torch.Generator().manual_seed(0), lambda x: x)
+    batch = Batch(data.x, data.y.clone(), torch.arange(24))
+    batch.y[3] = IGNORE
+    value = method.loss(batch, step).item()
+    generator = torch.Generator().manual_seed(0)
+    strong = strong_view(method.spec.shape, method.net.std)(batch.x, generator=generator)
+    want, known = 0.0, [i for i in range(24) if i != 3]
+    for net in (method.net, method.peer):
+        with torch.no_grad():
+            logs = [net(x).double().log_softmax(1) for x in (batch.x, strong)]
+        want -= sum(float(log[i, batch.y[i]]) for log in logs for i in known) / (2 * len(known))
+        mean = torch.cat(logs).exp().mean(0)
+        want += prior * float((method.frequency * (method.frequency / mean).log()).sum())
+    assert value == pytest.approx(want, rel=1e-4)
 
 
 def test_it_learns_from_every_row_to_the_last_epoch_unless_asked_otherwise():

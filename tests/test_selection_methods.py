@@ -345,6 +345,35 @@ def test_the_penalty_is_the_negative_entropy():
     assert float(full - plain) == pytest.approx(float(p @ np.log(p)), abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["dividemix", "cc"])
+def test_the_geometric_mean_of_both_networks_predicts(name):
+    method, data = built(name)
+    with torch.no_grad():
+        p, q = (net(data.x.double()).softmax(1).numpy() for net in (method.net, method.peer))
+        got = method.predict_proba(data.x.double()).numpy()
+    both = np.sqrt(p * q)
+    np.testing.assert_allclose(got, both / both.sum(1, keepdims=True), atol=1e-6)
+    assert np.abs(p - q).max() > 0.01
+
+
+def test_the_warm_up_is_cross_entropy_of_every_head():
+    """DivideMix has two networks of one head, CC two of three."""
+    for name in ("dividemix", "cc"):
+        method, data = built(name, with_ignored(blobs(n=24)))
+        batch = batch_of(data, range(12))
+        want = 0.0
+        for net in (method.net, method.peer):
+            h = net.features(batch.x)
+            heads = [net.head(h)]
+            if name == "cc":
+                heads += [twin(net.bottleneck(h)) for twin in net.twins]
+            for logits in heads:
+                p = logits.detach().softmax(1)
+                known = [i for i in range(12) if batch.y[i] >= 0]
+                want -= sum(math.log(p[i, batch.y[i]]) for i in known) / len(known)
+        assert method.warm_loss(batch, step_at()).item() == pytest.approx(want, abs=1e-6)
+
+
 def test_division_serves_the_other_network_and_finds_wrong_labels():
     data = blobs(n=300, rate=0.3)
     method, seen = create("dividemix"), []

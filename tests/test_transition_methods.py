@@ -152,6 +152,20 @@ def test_bltm_uses_no_row_of_T_that_it_was_not_trained_on():
             assert float(found[own == i, i].std(0).max()) > 1e-3, "T does not depend on x"
 
 
+def test_bltm_supposes_the_distilled_label_of_a_row_and_predicts_the_others():
+    """Row 0 is a row like any; what has no distilled label, or no row at all, is predicted."""
+    data = blobs(n=30)
+    method = create("bltm")
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    h = method.t_net.features(data.x[:4]).detach()
+    guess = method.t_net.head(h).argmax(-1)
+    other = (guess + 1) % data.num_classes
+    method.bayes[:4] = other
+    method.bayes[2] = -1
+    found = method.supposed(Batch(data.x[:4], data.y[:4], torch.tensor([0, 1, 2, -1])), h)
+    assert found.tolist() == [*other[:2].tolist(), *guess[2:].tolist()]
+
+
 def test_bounded_rows_by_loops():
     T = torch.randn(3, 4, 4, generator=gen()).softmax(-1)
     own = torch.tensor([0.1, 0.2, 0.3, 0.9])
@@ -398,6 +412,20 @@ def test_backward_mixes_an_estimate_that_cannot_be_inverted():
     assert torch.allclose(kept, sharp[:2], atol=1e-6), "a good estimate must stay as it is"
     strict = create("backward", condition=1.0)  # which the identity alone has
     assert torch.equal(strict.matrix_of(flat, torch.zeros(100, dtype=torch.long)), torch.eye(2))
+
+
+def test_backward_takes_the_least_mixture_that_its_condition_allows():
+    """Tenths of the way to the identity, whose condition number is 1."""
+    method = create("backward")
+    p = (0.3 * torch.randn(60, 3, generator=gen())).softmax(-1)
+    y = torch.arange(60) % 3
+    raw = create("forward").matrix_of(p, y).double()
+    mixtures = [(1 - step / 10) * raw + step / 10 * torch.eye(3).double() for step in range(11)]
+    for bound in (1.0, 2.0, 5.0, 1e9):
+        method.condition = bound
+        allowed = [m for m in mixtures if float(torch.linalg.cond(m)) <= bound + 1e-9]
+        torch.testing.assert_close(method.matrix_of(p, y).double(), allowed[0], atol=1e-5, rtol=0)
+    assert 5 < float(torch.linalg.cond(raw)) < 1e9
 
 
 def test_forward_learns_with_the_true_T_what_cross_entropy_cannot():

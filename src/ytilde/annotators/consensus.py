@@ -56,7 +56,7 @@ def majority(votes: Votes) -> Consensus:
     """Each vote counts the same: probs are the shares of the votes, matrices are counted from them.
 
     Args:
-        votes: of all annotators.
+        votes: of all annotators. An item without any has the mean of the others' shares.
 
     Example:
         >>> votes = Votes(*np.array([[0, 0, 0], [0, 1, 2], [1, 1, 0]]), ["a"], "xyz", ["n", "y"])
@@ -65,7 +65,10 @@ def majority(votes: Votes) -> Consensus:
     """
     counts, K = count_votes(votes), len(votes.names)
     by_label = counts.reshape(len(votes.annotators), K, -1).sum(0)
-    probs = np.asarray(by_label.T) / votes.per_item[:, None]
+    probs = np.asarray(by_label.T) / np.maximum(votes.per_item, 1)[:, None]
+    voted = votes.per_item > 0
+    if not voted.all():
+        probs[~voted] = probs[voted].mean(0) if voted.any() else 1 / K
     return Consensus(probs, probs.mean(0), _matrices(_expected(counts, probs, K), 0.0))
 
 
