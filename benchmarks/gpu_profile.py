@@ -16,16 +16,14 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gpu_throughput import RECIPE, N, images, rate
-from ytilde.engine import Stage, Trainer, to_device
-from ytilde.fitting import make_spec
+from gpu_throughput import finish_queued_work, images, ours, rate
 from ytilde.method import create
 
 BACKBONE, SHAPE = "resnet18:stem=cifar", (3, 32, 32)
@@ -40,26 +38,6 @@ KINDS = {
 def kind_of(kernel: str) -> str:
     name = kernel.lower()
     return next((k for k, parts in KINDS.items() if any(p in name for p in parts)), "other")
-
-
-def make_step(batch: int, compiled: bool) -> tuple[Any, Callable[[], int]]:
-    data = images(SHAPE)
-    recipe = replace(RECIPE, batch_size=batch, compile=compiled)
-    method = create("ce")
-    method.build(make_spec(data, BACKBONE, recipe))
-    trainer = Trainer(method, recipe)
-    trainer.data = data
-    to_device(method, trainer.device)
-    stage = Stage(trainer, "main", method.loss, method.param_groups(), data, recipe)
-    step = stage.begin(0)
-    batches = torch.randperm(N)[: N - N % batch].to(trainer.device).split(batch)
-    position = iter(range(10**9))
-
-    def one() -> int:
-        step(batches[next(position) % len(batches)])
-        return batch
-
-    return stage, one
 
 
 def matrix_rate(n: int = 8192, repeats: int = 20) -> float:
@@ -79,12 +57,12 @@ def shares(one: Callable[[], int], steps: int = 20) -> tuple[dict[str, float], l
     """Milliseconds a step of each kind of kernel, the ten longest kernels, and the step's own."""
     for _ in range(3):
         one()
-    torch.cuda.synchronize()
+    finish_queued_work()
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         began = time.perf_counter()
         for _ in range(steps):
             one()
-        torch.cuda.synchronize()
+        finish_queued_work()
         wall = time.perf_counter() - began
     kinds: Counter[str] = Counter()
     longest: list[Any] = []
@@ -95,6 +73,23 @@ def shares(one: Callable[[], int], steps: int = 20) -> tuple[dict[str, float], l
             longest.append((round(spent, 4), round(event.count / steps, 1), event.key[:90]))
     longest.sort(reverse=True)
     return {k: round(v, 4) for k, v in kinds.items()}, longest[:10], 1e3 * wall / steps
+
+
+def look_at(batch: int, found: dict[str, Any], one: Callable[[], int]) -> float:
+    """Measure a step; what was seen goes into `found`."""
+    speed = rate(one)
+    kinds, longest, wall = shares(one)
+    convolutions = max(kinds.get("convolution", 0), 1e-9)
+    found |= {
+        "images_per_second": round(speed),
+        "tflops": round(speed * FLOPS / 1e12, 1),
+        "ms_by_kind": kinds,
+        "ms_a_step": round(1e3 * batch / speed, 4),
+        "ms_a_step_profiled": round(wall, 4),
+        "conv_tflops": round(batch * FLOPS / 1e9 / convolutions, 1),
+        "longest": longest,
+    }
+    return speed
 
 
 def main() -> None:
@@ -109,22 +104,10 @@ def main() -> None:
             torch.backends.cudnn.benchmark = search
             line: dict[str, Any] = {"batch": batch, "search": search, **about}
             for compiled in (False, True):
-                stage, one = make_step(batch, compiled)
-                with stage.fused():
-                    speed = rate(one)
-                    kinds, longest, wall = shares(one)
-                name = "compiled" if compiled else "plain"
-                line[name] = {
-                    "images_per_second": round(speed),
-                    "tflops": round(speed * FLOPS / 1e12, 1),
-                    "ms_by_kind": kinds,
-                    "ms_a_step": round(1e3 * batch / speed, 4),
-                    "ms_a_step_profiled": round(wall, 4),
-                    "conv_tflops": round(
-                        batch * FLOPS / 1e9 / max(kinds.get("convolution", 0), 1e-9), 1
-                    ),
-                    "longest": longest,
-                }
+                found: dict[str, Any] = {}
+                look = partial(look_at, batch, found)
+                ours(create("ce"), BACKBONE, images(SHAPE), batch, look, compile=compiled)
+                line["compiled" if compiled else "plain"] = found
             print(json.dumps(line), flush=True)
             if options.out:
                 options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -91,13 +91,10 @@ class Rest(SecondOpinion):
         fold = batch.index % self.folds
         own = torch.stack([fold == turn % self.folds, fold == (turn + 2) % self.folds])
         self.resting = own.flip(0)  # targets are flipped: each is by the other's opinion
-        self.resting = self.resting & (step.progress > self.begins())
+        self.resting = self.resting & (step.progress > self.believes())
         found = super().loss(batch, step)
         self.resting = None
         return found
-
-    def begins(self) -> float:
-        return (0.3 if self.images else 0.1) if self.warm_up == "auto" else float(self.warm_up)
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
@@ -133,7 +130,7 @@ class Chosen(SecondOpinion):
         self.classes.copy_(y.clamp_min(0).expand(2, -1))
         count = torch.bincount(y[y != IGNORE], minlength=data.num_classes)
         self.frequency.copy_((count + 1) / (count + 1).sum())
-        warm_up = (0.3 if self.images else 0.1) if self.warm_up == "auto" else float(self.warm_up)
+        warm_up = self.believes()
         epochs = trainer.recipe.epochs
         for record in trainer.epochs("main", self.loss, self.param_groups(), data):
             progress = record["epoch"] / epochs

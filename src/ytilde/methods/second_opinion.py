@@ -120,8 +120,11 @@ class SecondOpinion(Method):
 
     def trust(self, step: StepInfo) -> Tensor:
         """Of opinions: 0 takes labels at their word, 1 after warm-up and ramp."""
-        warm_up = (0.3 if self.images else 0.1) if self.warm_up == "auto" else float(self.warm_up)
-        return ((step.progress - warm_up) / max(self.ramp, 1e-6)).clamp(0, 1)
+        return ((step.progress - self.believes()) / max(self.ramp, 1e-6)).clamp(0, 1)
+
+    def believes(self) -> float:
+        """The share of training that takes labels at their word."""
+        return (0.3 if self.images else 0.1) if self.warm_up == "auto" else float(self.warm_up)
 
     def target(self, opinions: Tensor, y: Tensor, trust: Tensor | float) -> Tensor:
         """(1 - trust) onehot(y) + trust q [2, B, K]; without a label, trust times the opinion."""
