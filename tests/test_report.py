@@ -380,6 +380,13 @@ def test_commands_name_the_run(tmp_path):
     assert f"ytilde audit '{run}' --fix-above" in written(run, found)[1].text
 
 
+def test_the_title_names_the_folder_that_a_dot_stands_for(tmp_path, monkeypatch):
+    found, _ = synthetic()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"source": "."}')
+    assert f"{tmp_path.name}: runs/a" in written(tmp_path, found, title="runs/a")[1].text
+
+
 def test_the_title_names_the_data(tmp_path):
     found, _ = synthetic()
     (tmp_path / "config.json").write_text('{"source": "some/where/pets.csv"}')

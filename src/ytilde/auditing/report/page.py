@@ -90,7 +90,9 @@ def _title(title: str | None, folder: Path) -> str:
     config = folder / CONFIG
     source = json.loads(config.read_text("utf-8")).get("source") if config.exists() else None
     shown = text_of(title or "Which labels are wrong?")
-    return f"{text_of(Path(source).name)}: {shown}" if source else shown
+    return (
+        f"{text_of(Path(source).name or Path(source).resolve().name)}: {shown}" if source else shown
+    )
 
 
 def _render(context: Mapping[str, Any]) -> str:
