@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -12,10 +13,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = "ytilde: interrupted"
+GARBAGE = 50_000  # new objects before Python looks for garbage; at its own 700 a start takes longer
 
 
 def main() -> None:
     """Run the command of sys.argv. Exit code 2: wrong input; 1: a failed run; 130: Ctrl-C."""
+    gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])
     with _stops_while_importing(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fit was interrupted")  # the commands say it themselves
         try:
@@ -34,6 +37,12 @@ def main() -> None:
             if told is None:
                 raise
             _stop(*told)
+
+
+# Python keeps the frames of calls in chunks of 16 KiB and gives a chunk back as soon as its first
+# frame returns: imports below typer's many frames map and unmap one thousands of times (.25 s of a
+# `fit`). Asking for a large frame brings a chunk of a MiB, in which all later frames have room.
+main.__code__ = main.__code__.replace(co_stacksize=1 << 16)
 
 
 def _stop(message: str, code: int) -> None:
