@@ -26,6 +26,7 @@ from ytilde.contrastive import (
 )
 from ytilde.data import BadInput, Data
 from ytilde.encoder import Encoder
+from ytilde.encoders.features import Components
 from ytilde.engine import Recipe, Trainer
 from ytilde.fitting import fit_method, load_or_pretrain, make_spec
 from ytilde.method import create
@@ -544,3 +545,25 @@ def test_a_captured_step_pretrains_like_an_eager_one():
     ]
     for key, value in made[0].weights.items():
         torch.testing.assert_close(value, made[1].weights[key], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(7,), (1, 5, 4), (3, 40, 33)])
+def test_components_are_those_of_numpy(shape):
+    x = torch.rand(60, *shape, generator=torch.Generator().manual_seed(0))
+    x[:, 0] *= 3.0
+    found = Components(shape, 4)
+    found.take(Components.solve(found.flat(x), found.dim))
+    small = torch.nn.functional.adaptive_avg_pool2d(x, (32, 32)) if shape[-1] > 32 else x
+    flat = small.flatten(1).double().numpy()
+    u, s, _ = np.linalg.svd(flat - flat.mean(0), full_matrices=False)
+    slow = (u * s)[:, :4] / np.sqrt((s[:4] ** 2).sum() / len(x))
+    z = found(x).double().numpy()
+    assert np.allclose(z * np.sign((z * slow).sum(0)), slow, atol=1e-4)  # a sign each is free
+    assert np.isclose((z**2).sum(1).mean(), 1.0, atol=1e-4)
+    assert Components((3,), 32).dim == 3
+
+
+def test_components_of_equal_rows_are_zero():
+    found = Components((5,), 2)
+    found.take(Components.solve(torch.ones(6, 5), 2))
+    assert torch.equal(found(torch.ones(6, 5)), torch.zeros(6, 2))

@@ -242,6 +242,48 @@ def test_T_depends_on_the_place():
     torch.testing.assert_close(new, T, atol=1e-5, rtol=0)
 
 
+def noise_by_brightness(n=900):
+    """Three classes told by a stripe's place; labels of dark images are wrong in 35 %."""
+    generator = gen(3)
+    clean, dark = torch.arange(n) % 3, (torch.arange(n) // 3) % 2
+    x = 0.2 * torch.rand(n, 1, 12, 12, generator=generator) + 0.3 * (1 - dark)[:, None, None, None]
+    x[torch.arange(n), 0, 4 * clean + 1] += 0.4
+    rows = torch.eye(3)[clean]
+    rows[dark == 1] = 0.65 * rows[dark == 1] + 0.35 * torch.eye(3)[(clean[dark == 1] + 1) % 3]
+    return Data(x, torch.multinomial(rows, 1, generator=generator)[:, 0], 3), clean, rows
+
+
+class Blind(torch.nn.Module):
+    """An encoder that does not see how bright an image is."""
+
+    def forward(self, x):
+        h = x.mean(-1).flatten(1)
+        return h - h.mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", ["pixels", "both"])
+def test_pixels_show_what_an_encoder_is_blind_to(kind, monkeypatch):
+    data, clean, rows = noise_by_brightness()
+    recipe = replace(RECIPE, epochs=20, val=0.0)
+    monkeypatch.setattr(module.DTM, "pretraining", lambda self, shape: None)
+    floor, errors = float(class_floor(rows, clean)), {}
+    for name in ("features", kind):
+        fields = {"group_features": name, "without": "diffusion", "kappa": 5.0, "clusters": 3}
+        method = create("dtm", **fields, t_epochs=4.0)
+        monkeypatch.setattr(method, "build", lambda s, m=method: build_blind(m, s))
+        trainer = fit_method(method, data, recipe, backbone="mlp:width=12,depth=1")
+        T = trainer.map(method.transition, data)
+        errors[name] = float(row_error(T[torch.arange(len(T)), clean], rows))
+        assert method.centres.shape[1] == {"features": 12, "pixels": 32, "both": 44}[name]
+    assert errors["features"] > 0.8 * floor
+    assert errors[kind] < 0.4 * floor
+
+
+def build_blind(method, spec):
+    type(method).build(method, spec)
+    method.encoder.backbone = Blind()
+
+
 def test_without_clustering_the_common_T_comes_back():
     method, _ = fit(without="clustering")
     common = sigmoid_rows(method.W)
@@ -398,8 +440,9 @@ def test_T_of_the_training_rows_is_kept_where_it_is_asked_for_again_and_fits(mon
         assert kept() == rows
 
 
+@pytest.mark.parametrize("kind", ["features", "both"])
 @pytest.mark.parametrize("stage", ["common", "diffusion", "main"])
-def test_each_stage_goes_on_to_the_same_bits(stage, tmp_path):
+def test_each_stage_goes_on_to_the_same_bits(stage, kind, tmp_path):
     data = blobs(rate=0.2)
 
     def stop(record):
@@ -407,6 +450,7 @@ def test_each_stage_goes_on_to_the_same_bits(stage, tmp_path):
             raise Stop
 
     recipe, fields = replace(FAST, epochs=4), {"t_epochs": 0.75, "diffusion_epochs": 0.75}
+    fields |= {"group_features": kind}
     whole, _ = fit(recipe=recipe, **fields)
     first = create("dtm", **fields)
     with pytest.raises(Stop):

@@ -14,7 +14,9 @@ is schedule="paper", predict="eps", standardise=False, eta=1, denoiser="unet"; s
 its start.
 (4) T(x) is the mean over `samples` of T, not T of the mean, and is fixed while f is trained
 (resample="epoch": drawn anew whenever a row comes up).
-(5) Above 20 classes a W has too many entries for its labels: what is diffused (with the MLP) are
+(5) SimCLR's features are blind by design to what colour and place have to do with the noise: groups
+and diffusion may go by the pixels' principal components instead (`group_features`).
+(6) Above 20 classes a W has too many entries for its labels: what is diffused (with the MLP) are
 the first 128 principal coefficients of the groups' W.
 """
 
@@ -27,9 +29,10 @@ import torch
 from torch import Tensor, nn
 
 from ..data import IGNORE, Batch, Data, Spec, StepInfo
+from ..data.fingerprint import fingerprint
 from ..diffusion import DENOISERS, PCA, Diffusion, Prediction, Schedule, ScheduleKind, Start
 from ..encoders.clusters import assign, kmeans
-from ..encoders.features import Features
+from ..encoders.features import Components, Features
 from ..engine import Recipe, Trainer
 from ..losses import mean, weighted_mean
 from ..method import Method, register, view
@@ -46,6 +49,8 @@ from ._shared import (
 Ablation = Literal["nothing", "pretraining", "clustering", "diffusion", "denoising"]
 POWERS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)  # how much sharper a posterior may be made
 FOLDS = 5
+COMPONENTS = 32  # of the pixels
+ENOUGH_ROWS = 10_000  # to find these components
 LARGEST_TABLE = 2**29  # bytes of T for all training rows; above it they are sampled batch by batch
 MANY_CLASSES = 20  # from here on W is diffused as coefficients
 RANK = 128
@@ -58,6 +63,7 @@ class DTM(Method):
 
     without: Ablation = "nothing"  # an ablation; denoising: by regression instead
     features: FeatureKind = "auto"  # encoder: the given one, or SimCLR's; raw: the inputs
+    group_features: Literal["features", "pixels", "both"] = "features"  # that T(x) depends on
     init: Literal["encoder", "scratch"] = "encoder"  # what the classifier starts from
     pretrain_epochs: int = 200  # of SimCLR, where no encoder is given
     encoder_seed: int = 0  # SimCLR's own seed, so that runs with other seeds share an encoder
@@ -100,10 +106,14 @@ class DTM(Method):
         self.encoder = Features(spec, self.raw(spec.shape))
         self.groups = 1 if self.without == "clustering" else min(self.clusters * k, -(-n // 5))
         self.common = CrossFit(self.encoder.dim, k, n, hidden=128 if self.encoder.raw else 0)
+        self.place_dim = 0 if self.group_features == "pixels" else self.encoder.dim
+        if self.group_features != "features":
+            self.components = Components(spec.shape, COMPONENTS)
+            self.place_dim += self.components.dim
         self.centres: Tensor
         self.W: Tensor
         self.group: Tensor
-        self.register_buffer("centres", torch.zeros(self.groups, self.encoder.dim))
+        self.register_buffer("centres", torch.zeros(self.groups, self.place_dim))
         self.register_buffer("W", torch.zeros(self.groups, k, k))
         self.register_buffer("group", torch.zeros(n, dtype=torch.int64))
         # until it is learnt, T(x) is a flat one that nothing should be judged by
@@ -121,13 +131,13 @@ class DTM(Method):
             self.coefficients: Tensor
             self.register_buffer("coefficients", torch.zeros(self.groups, self.pca.rank))
         own = {"width": 128, "blocks": 2} if self.denoiser == "mlp" else {}
-        network = DENOISERS[self.denoiser](shape, self.encoder.dim, **own)
+        network = DENOISERS[self.denoiser](shape, self.place_dim, **own)
         schedule = Schedule(self.schedule, self.steps)
         self.diffusion = Diffusion(
             network,
             schedule,
             shape,
-            self.encoder.dim,
+            self.place_dim,
             predict=self.predict,
             standardise=self.standardise,
             start=self.start,
@@ -148,6 +158,8 @@ class DTM(Method):
         h = encoder_features(self.encoder, data, trainer)
         rows = Data(h, data.y, data.num_classes)
         self.learn_common(rows, trainer)
+        if self.group_features != "features":
+            rows = Data(self.places(data, h, trainer), data.y, data.num_classes)
         self.learn_groups(rows, trainer)
         if self.without != "diffusion":
             self.learn_diffusion(rows, trainer)
@@ -179,6 +191,31 @@ class DTM(Method):
 
     def common_loss(self, batch: Batch, step: StepInfo) -> Tensor:
         return self.common.loss(batch.x, batch.y, batch.index, self.lam)
+
+    def places(self, data: Data, h: Tensor, trainer: Trainer) -> Tensor:
+        """What T(x) depends on, of all rows [N, D], once the pixels' components are found."""
+
+        def solve() -> Tensor:
+            generator = trainer.recipe.generator("init", "components")
+            some = torch.randperm(len(data), generator=generator)[:ENOUGH_ROWS].sort().values
+            flat = trainer.map(lambda batch: self.components.flat(batch.x), data.rows(some))
+            return Components.solve(flat, self.components.dim)
+
+        self.components.take(trainer.cached("components", [fingerprint(data)], solve))
+        z = trainer.map(lambda batch: self.components(batch.x), data)
+        return self.beside(h, z)
+
+    def beside(self, h: Tensor, z: Tensor) -> Tensor:
+        """Features [B, D] and components of the pixels, both of length one, or the latter alone."""
+        if self.group_features == "pixels":
+            return z
+        return torch.cat([h / math.sqrt(h.shape[-1]) if self.encoder.raw else h, z], -1)
+
+    def place(self, x: Tensor) -> Tensor:
+        """What T(x) depends on [B, D]."""
+        if self.group_features == "features":
+            return self.encoder(x)
+        return self.beside(self.encoder(x), self.components(x))
 
     def learn_groups(self, rows: Data, trainer: Trainer) -> None:
         """k-means, and each group's W from its rows' labels."""
@@ -228,10 +265,10 @@ class DTM(Method):
         if len(self.table):
             return self.table[batch.index]
         anew = step.generator if self.resample == "epoch" else None
-        return self.T_of(self.encoder(batch.x), anew)
+        return self.T_of(self.place(batch.x), anew)
 
     def draws_of(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Samples of T for features [B, D]: [B, n, K, K].
+        """Samples of T for places h [B, D]: [B, n, K, K].
 
         The same noise for every row, always; with a generator each row has its own, once.
         """
@@ -250,7 +287,7 @@ class DTM(Method):
         return self.draws_of(h, generator).mean(1)
 
     def transition(self, batch: Batch) -> Tensor:
-        return self.T_of(self.encoder(batch.x))
+        return self.T_of(self.place(batch.x))
 
     def noisy_proba(self, x: Tensor) -> Tensor:
         """p @ T(x), and p itself while there is no T: the warm-up is then judged by its own fit."""
@@ -259,7 +296,7 @@ class DTM(Method):
     @torch.no_grad()
     def spread(self, x: Tensor) -> Tensor:
         """How unsure T(x) is: the sd of its entries over the samples, [B, K, K]."""
-        return self.draws_of(self.encoder(x)).std(1, correction=0)
+        return self.draws_of(self.place(x)).std(1, correction=0)
 
 
 class CrossFit(nn.Module):
