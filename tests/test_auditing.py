@@ -869,3 +869,43 @@ def test_features_may_have_more_columns_than_there_are_rows(copies):
     few = audit(p, y, features=x).issues.p_wrong
     many = audit(p, y, features=np.tile(x, copies)).issues.p_wrong
     assert np.corrcoef(few, many)[0, 1] > 0.75 and few.std() > 0.1
+
+
+def test_checked_rows_take_the_assumptions_place_and_the_other_notes_stay():
+    p, y, clean, _ = simulate(0, n=400, k=3)
+    y[:5] = -1
+    before = audit(p, y)
+    found = audit(p, y, checked={row: int(clean[row]) for row in range(5, 400, 4)})
+    others = [note for note in before.notes if note != notes.NOTE_ASSUMPTION]
+    assert others and len(others) == len(before.notes) - 1
+    assert found.notes == [found.checked.told(), *others]
+    errors, rate = found.num_errors, found.noise_rate
+    assert (errors, errors.low, errors.high) == found.checked[:3]
+    assert [395 * v for v in (rate, rate.low, rate.high)] == pytest.approx(found.checked[:3])
+
+
+def test_with_other_p_wrong_the_other_classes_keep_their_proportions():
+    """By loops over whole posteriors of three classes; a tie leaves the label as it was given."""
+    rng = np.random.default_rng(0)
+    post = np.concatenate([rng.dirichlet(np.ones(3), 60), [[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]]])
+    y = np.where(np.arange(62) < 60, rng.integers(0, 3, 62), 0)
+    quality = np.where(np.arange(62) < 60, rng.random(62), 0.5)
+    at, was = np.arange(62), post.copy()
+    own = post[at, y]
+    was[at, y] = np.where(own < 0.5, -1, own)  # one that is more likely wrong is not suggested
+    first = was.argmax(1)
+    was[at, y], was[at, first] = own, -1
+    second = was.argmax(1)
+    rows = verdict.Rows(1 - own, own, first, post[at, first], second, post[at, second], at / 62)
+    found = rows.with_p_wrong(y, 1 - quality, quality)
+    kept = 0
+    for n in at:
+        q = quality[n]
+        scaled = [q if c == y[n] else post[n, c] * (1 - q) / (1 - own[n]) for c in range(3)]
+        best = max((c for c in range(3) if c != y[n]), key=lambda c: scaled[c])
+        assert found.predicted[n] == (y[n] if q >= 0.5 else best)
+        assert found.predicted_prob[n] == pytest.approx(scaled[found.predicted[n]])
+        assert found.runner_up[n] != found.predicted[n]
+        assert found.runner_up_prob[n] == pytest.approx(scaled[found.runner_up[n]])
+        kept += q >= 0.5
+    assert 20 < kept < 50 and (found.predicted[60:] == 0).all()

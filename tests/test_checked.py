@@ -98,6 +98,31 @@ def test_the_interval_of_one_group():
     assert (narrow[2] - narrow[1]) / 500 < 0.5 * (high - low) / 1e6
 
 
+@pytest.mark.parametrize(
+    ("size", "checked", "wrong"), [(1000, 100, 3), (1000, 100, 95), (300, 120, 4), (150, 60, 30)]
+)
+def test_the_interval_of_one_group_is_a_score_test_of_the_hypergeometric_law(size, checked, wrong):
+    """Every number of wrong rows, with the sd and the skewness of what would be found."""
+    number = np.arange(1, size)
+    mean, variance, skewness = hypergeom.stats(size, number, checked, moments="mvs")
+    quantile = 1.96 + np.where(wrong > mean, 1, -1) * skewness * (1.96**2 - 1) / 6
+    held = number[np.abs(wrong - mean) <= quantile * variance**0.5]
+    value, low, high = one_group(size, checked, wrong)
+    assert value == pytest.approx(size * wrong / checked)
+    assert (low, high) == pytest.approx((held[0], held[-1]), abs=1.1)
+
+
+def test_rows_of_which_none_was_drawn_may_all_be_right_or_wrong():
+    """As may those left open; for the estimate they are like the others."""
+    role = np.repeat([DRAWN, NONE, OPEN], [40, 50, 10]).astype(np.int8)
+    wrong = np.arange(100) < 20
+    truth = np.where(role == DRAWN, wrong, IGNORE)
+    probability = np.where(role == DRAWN, 0.5, 0.1)
+    checked = Checked(truth, role, np.zeros(100, np.int64), probability)
+    found = count(checked, wrong, np.linspace(0, 1, 100))
+    assert found[:3] == pytest.approx((20 + 60 * 20 / 40, 20, 20 + 60))
+
+
 def test_groups_in_no_order_become_one_and_the_estimate_stays():
     def total(groups):
         return sum(size * wrong / seen for size, seen, wrong in groups)
@@ -247,6 +272,21 @@ def test_recalibration_shrinks_to_what_it_was_and_learns_from_many():
     shift, slope = fit(x[:1], wrong[:1], np.ones(1))
     assert abs(shift) < 0.5 and abs(slope - 1) < 0.2
     assert fit(-x, wrong, np.ones(400))[1] > 0  # a reversed model loses its say, not its order
+
+
+def test_recalibration_is_the_likeliest_under_its_prior():
+    """a ~ N(0, 1) alone where all logits are 0; b alone where the rows are symmetric."""
+    wrong = np.arange(12) < 9
+    shift, slope = fit(np.zeros(12), wrong, np.full(12, 7.0))
+    assert 9 - 12 * expit(shift) == pytest.approx(shift, abs=1e-3)  # the score is zero
+    assert slope == pytest.approx(1, abs=1e-3)
+    for right, sd in ((5, 1.0), (8, 0.25)):  # of 8 rows; log b has another sd above 0
+        x = np.repeat([2.0, -2.0], 8)
+        agrees = np.tile(np.arange(8) < right, 2)
+        shift, slope = fit(x, np.where(agrees, x > 0, x < 0), np.ones(16))
+        score = 2 * (right * expit(-2 * slope) - (8 - right) * expit(2 * slope)) * 2 * slope
+        assert shift == pytest.approx(0, abs=1e-3) and (slope > 1) == (right == 8)
+        assert score == pytest.approx(np.log(slope) / sd**2, abs=0.01)
 
 
 def test_a_checked_row_has_its_truth_and_what_was_suggested_before_comes_second():

@@ -512,6 +512,19 @@ def test_features_are_frozen_and_of_length_one():
     assert raw.dim == 3 * 16 * 16 and raw(x).shape == (8, raw.dim)
 
 
+def test_features_are_those_of_standardised_inputs():
+    """Raw ones are that; an encoder's are the same in metres and in millimetres."""
+    data = blobs()
+    small, large = (replace(data, x=scale * data.x) for scale in (1.0, 1000.0))
+    specs = [make_spec(each, BACKBONE, RECIPE) for each in (small, large)]
+    raw = Features(specs[1], raw=True)(large.x)
+    want = (data.x - data.x.mean(0)) / data.x.std(0, correction=0)
+    torch.testing.assert_close(raw, want, rtol=0.01, atol=0.01)
+    one, two = (Features(spec, raw=False) for spec in specs)
+    two.backbone.load_state_dict(one.backbone.state_dict())
+    torch.testing.assert_close(one(small.x), two(large.x))
+
+
 def test_the_command_writes_an_encoder_that_fit_takes(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 

@@ -256,6 +256,32 @@ def test_loss_against_a_loop(predict):
         assert loss[b].item() == pytest.approx(total / 6)
 
 
+def test_regression_against_a_loop():
+    """The same network without any w_m: at step 0, of zeros."""
+
+    class Line(nn.Module):
+        def forward(self, w, features, m):
+            return w + m.view(-1, 1, 1) + features[:, :1, None] * torch.arange(1.0, 4)
+
+    model = Diffusion(Line(), Schedule("cosine", 10), (2, 3), 1).double()
+    w0 = torch.randn(20, 2, 3, generator=gen(1), dtype=torch.float64) * 3 + 1
+    features = torch.randn(20, 1, generator=gen(2), dtype=torch.float64) * 2 - 5
+    model.measure(w0, features)
+    mean, sd = w0.mean(0), w0.std(0, correction=0)
+    c = (features - features.mean()) / features.std(correction=0)
+    loss, found = model.regression(w0, features), model.regress(features)
+    assert found.shape == w0.shape
+    for b in range(20):
+        total = 0.0
+        for i in range(2):
+            for j in range(3):
+                said = (j + 1) * c[b].item()
+                total += (said - ((w0[b, i, j] - mean[i, j]) / sd[i, j]).item()) ** 2
+                at = said * sd[i, j].item() + mean[i, j].item()
+                assert found[b, i, j].item() == pytest.approx(at)
+        assert loss[b].item() == pytest.approx(total / 6)
+
+
 def test_the_exact_denoiser_has_the_smallest_loss():
     # For N(0, 1) data the error left at step m is the conditional variance, 1 - alpha_bar_m.
     schedule = Schedule("cosine", 10)

@@ -203,6 +203,7 @@ def test_the_rate_is_estimated_from_noisy_data(kind):
 def test_a_given_rate_is_taken_and_a_bad_one_refused():
     run = fitted(lambda: create("co_teaching", rate=0.123), blobs(), epochs=1)
     assert float(run.method.noise_rate) == pytest.approx(0.123)
+    assert auto_rate(0, None, blobs(), None) == 0.0
     for bad in (1.0, -0.1, "much"):
         with pytest.raises(BadInput, match="rate must be a share"):
             auto_rate(bad, None, blobs(), None)

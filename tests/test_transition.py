@@ -456,6 +456,15 @@ def test_revised_adds_the_slack_once():
             torch.testing.assert_close(got[n, i], torch.tensor(row, dtype=torch.float64) / sum(row))
 
 
+def test_a_row_that_the_slack_takes_away_is_the_identitys_and_learns_nothing():
+    T = torch.tensor([[0.7, 0.3], [0.4, 0.6]], dtype=torch.float64)
+    dT = torch.tensor([[0.1, 0.2], [-0.4, -0.6]], dtype=torch.float64, requires_grad=True)
+    found = tr.revised(T, dT)
+    torch.testing.assert_close(found.tolist(), [[0.8 / 1.3, 0.5 / 1.3], [0.0, 1.0]])
+    (found * torch.tensor([1.0, 2.0])).sum().backward()
+    assert dT.grad[0].abs().min() > 0.1 and dT.grad[1].tolist() == [0.0, 0.0]
+
+
 def test_volume_and_its_gradient():
     module = tr.SigmoidT(6).double()
     T = module.T()
