@@ -88,6 +88,16 @@ def test_transition_is_the_expected_confusion():
     assert found.pairs.expected_errors.is_monotonic_decreasing
 
 
+def test_pairs_are_those_of_half_a_row_at_least():
+    joint = np.array([[9.0, 0.5, 0.6], [0.49, 8.0, 0.0], [2.0, 0.1, 7.0]])  # [true, given]
+    flagged = np.array([[0, 1, 3], [2, 0, 0], [1, 0, 0]])  # [given, suggested]
+    counts = verdict.Counts(*[np.zeros(3, np.int64)] * 2, flagged, *[np.zeros(3, np.int64)] * 2)
+    table = verdict.pairs(joint, counts, np.array(["a", "b", "c"]))
+    assert [tuple(row) for row in table.to_numpy()] == [
+        ("a", "c", 2.0, 3), ("c", "a", 0.6, 1), ("b", "a", 0.5, 2)
+    ]  # fmt: skip
+
+
 def test_an_impossible_label_is_wrong():
     p = np.array([[1.0, 0.0], [0.9, 0.1], [0.2, 0.8]])
     found = audit(p, [1, 0, 1], transition=np.eye(2)).issues

@@ -22,6 +22,7 @@ from ytilde.auditing.checked import (
     OPEN,
     Checked,
     _in_order,
+    check_checked,
     count,
     groups_by,
     interval,
@@ -224,6 +225,23 @@ def test_chosen_rows_count_as_themselves(sure):
     assert found.num_errors.high - found.num_errors.low < 60
     assert (found.checked.drawn, found.checked.chosen) == (160, suspect.sum())
     assert audit(p, y, checked=checked).num_errors.low > wrong.sum()
+
+
+def test_groups_are_equal_parts_of_the_rows_with_a_label_and_a_probability():
+    """By p_wrong, one for ten checked rows."""
+    random = np.random.default_rng(0)
+    y, order = np.where(np.arange(300) % 3 == 0, IGNORE, 1), random.random(300)
+    drawn = random.choice([0.6, 0.3, 1.0], 300, p=[0.5, 0.4, 0.1])
+    parts = {value: np.flatnonzero((y != IGNORE) & (drawn == value)) for value in (0.6, 0.3, 1.0)}
+    known = [*parts[0.6][:55], *parts[0.3][:29], *parts[1.0]]
+    found = check_checked({int(r): 0 for r in known}, drawn, y, None, 2, order)
+    for value, groups in ((0.6, 5), (0.3, 2)):
+        group = found.group[sorted(parts[value], key=lambda r: order[r])]
+        sizes = np.bincount(group)
+        assert (np.diff(group) >= 0).all() and len(sizes) == groups
+        assert sizes.max() - sizes.min() <= 1
+    roles = np.where(drawn[known] == 1, CHOSEN, DRAWN)
+    assert (found.role[known] == roles).all() and (found.role == NONE).sum() == 300 - len(known)
 
 
 @pytest.mark.parametrize(

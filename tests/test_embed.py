@@ -276,6 +276,23 @@ def test_a_text_is_its_class_token_where_the_model_says_so(models, tmp_path):
     assert torch.allclose(model.texts(["good film"])[0], wanted, atol=1e-5)
 
 
+def test_a_picture_is_what_a_model_without_a_class_token_pools(models, tmp_path):
+    torch.manual_seed(0)
+    size = {"embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2}
+    swin = transformers.SwinModel(transformers.SwinConfig(image_size=SIDE, patch_size=7, **size))
+    swin.eval().save_pretrained(tmp_path / "swin")
+    shutil.copy(models / "dinov2" / "preprocessor_config.json", tmp_path / "swin")
+    model = Pretrained(str(tmp_path / "swin"), CPU)
+    model.check_pictures()
+    rng = np.random.default_rng(0)
+    noisy = Image.fromarray(rng.integers(0, 256, (40, 30, 3)).astype(np.uint8))
+    pixels = model.prepare(noisy)
+    with torch.no_grad():
+        tokens = swin(pixel_values=pixels[None]).last_hidden_state[0]
+    assert tokens.shape == (4, 16)
+    assert torch.allclose(model.pictures([pixels])[0], tokens.mean(0), atol=1e-5)
+
+
 def test_clip_gives_what_it_compares_by(models, tmp_path):
     model = Pretrained(str(models / "clip"), CPU)
     model.check_pictures()

@@ -97,6 +97,7 @@ CASES = {
     "gce_0.7": (losses.gce, lambda z, y: (1 - softmax(z)[y] ** 0.7) / 0.7),
     "gce_0.1": (lambda a, y: losses.gce(a, y, 0.1), lambda z, y: (1 - softmax(z)[y] ** 0.1) / 0.1),
     "mae": (losses.mae, lambda z, y: sum(abs((c == y) - p) for c, p in enumerate(softmax(z)))),
+    "symmetric_ce_0.1": (losses.symmetric_ce, lambda z, y: slow_symmetric_ce(z, y, 0.1, 1.0)),
     "symmetric_ce": (
         lambda a, y: losses.symmetric_ce(a, y, 6.0, 0.1),
         lambda z, y: slow_symmetric_ce(z, y, 6.0, 0.1),
@@ -600,7 +601,7 @@ def test_labels_that_do_not_fit_are_refused(loss):
         loss(logits, torch.zeros(3, dtype=torch.long))
     for strange in (3, -2, -100):
         with pytest.raises(BadInput, match=f"label {strange} is none of the 3 classes 0 to 2"):
-            loss(logits, torch.tensor([0, 1, 2, strange]))
+            loss(logits, torch.tensor([0, -1, 2, strange]))
 
 
 def test_losses_and_heads_need_torch_alone():

@@ -71,6 +71,26 @@ def test_bootstrap_agrees_with_scipy_and_is_seeded():
     assert stats.bootstrap_interval([2.0, 2.0]) == (2.0, 2.0)
 
 
+def test_bca_of_a_symmetric_series_is_the_percentile_interval():
+    """All 256 resamples: means that equal the estimate count half, so nothing is biased."""
+    values = np.array([0.0, 0.0, 1.0, 1.0])
+    every = values[np.indices((4,) * 4).reshape(4, -1).T]
+    tail = np.array([0.025, 0.9])
+    levels = stats._bca_levels(values, every.mean(1), np.mean, tail)
+    np.testing.assert_allclose(levels, tail)
+
+
+def test_a_long_series_is_resampled_as_often_as_a_short_one():
+    seen = []
+
+    def first(v, axis):
+        seen.append(len(v))
+        return v[:, 0]
+
+    stats.bootstrap_interval(np.arange(400_000.0), first, kind="percentile", resamples=5)
+    assert sum(seen) == 5 and len(seen) > 1
+
+
 def test_bootstrap_covers():
     rng = np.random.default_rng(0)
     inside = 0
