@@ -292,6 +292,18 @@ def test_few_votes_are_shrunk_to_the_common_matrix():
     assert np.abs(shrunk - shrunk[:1]).max() < 1e-3 < np.abs(own - own[:1]).max()
 
 
+@pytest.mark.parametrize("fit", [majority, dawid_skene, one_coin])
+def test_an_annotator_without_a_vote_changes_nothing(fit):
+    votes, _ = make_crowd(np.arange(300) % 3, 3, seed=0)
+    found = fit(votes)
+    more = fit(replace(votes, annotators=[*votes.annotators, "silent"]))
+    np.testing.assert_allclose(more.probs, found.probs)
+    np.testing.assert_allclose(more.matrices[:-1], found.matrices)
+    np.testing.assert_allclose(more.matrices[-1].sum(1), 1)
+    if fit is not one_coin:  # annotator 0 always says 0; a label that is never given stays at 0
+        assert found.matrices[0].tolist() == [[1.0, 0.0, 0.0]] * 3
+
+
 def test_auto_takes_a_matrix_only_where_there_are_votes_for_it():
     assert choose(make_crowd(np.arange(60) % 5, 5, seed=0)[0]) == "one_coin"
     assert choose(make_crowd(np.arange(600) % 2, 2, seed=0)[0]) == "dawid_skene"

@@ -333,6 +333,19 @@ def test_weights_undo_how_the_rows_were_drawn():
     assert np.abs(np.subtract(whole, weighted)).max() < 0.35
 
 
+def test_a_rarely_drawn_row_stands_for_more_rows_in_the_recalibration():
+    """100 rows, half of them checked and all wrong; 1,000, one in twenty checked and all right."""
+    drawn = np.repeat([0.5, 0.05], [100, 1000])
+    known = np.r_[0:50, 100:150]
+    y = np.arange(1100) % 2
+    p, T = np.full((1100, 2), 0.5), np.array([[0.7, 0.3], [0.3, 0.7]])
+    truth = {int(r): int(1 - y[r] if r < 50 else y[r]) for r in known}
+    found = audit(p, y, transition=T, checked=truth, drawn=drawn).issues.p_wrong
+    others = found.drop(known)
+    assert others.std() < 1e-9  # the model says the same of all
+    assert others.mean() == pytest.approx(100 / 1100, abs=0.04)  # as many are wrong
+
+
 # ---- how many more ----------------------------------------------------------------------------
 
 

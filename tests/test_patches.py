@@ -77,6 +77,8 @@ def test_responses_are_whitened_however_alike_neighbouring_pixels_are():
     whiten = axes @ torch.diag((size + SMOOTH * size.mean()) ** -0.5) @ axes.T
     inner = net.weight.flatten(1).double() @ torch.linalg.inv(whiten)
     assert inner.norm(dim=1).sub(1).abs().max() < 0.03  # filters are whitened patches of length 1
+    white = F.normalize((patches - patches.mean(0)).double() @ whiten, dim=1)
+    assert (F.normalize(inner) @ white.T).amax(1).min() > 0.99
 
 
 def test_what_is_learnt_is_the_pictures_level_and_spread():

@@ -197,6 +197,28 @@ def test_policies_are_pillows(policy, pictures):
     assert seen == wanted
 
 
+def test_operations_of_autoaugment_have_the_papers_probabilities():
+    """Each of a pair with a draw right below its probability, and right above it."""
+    draws = [
+        [
+            (k + 0.5) / 25,
+            *(max(p + step, 0.0) for (_, p, _), step in zip(pair, steps, strict=True)),
+            0.2,
+            0.7,
+        ]
+        for k, pair in enumerate(CIFAR10)
+        for steps in ((-0.02, -0.02), (-0.02, 0.02), (0.02, -0.02), (0.02, 0.02))
+    ]
+    stored = np.tile(photographs()[:1], (len(draws), 1, 1, 1))
+    policy, u = AutoAugment(), torch.tensor(draws).T
+    got = as_bytes(policy(torch.from_numpy(stored).float() / 255, None, u)[0])
+    for i, picture in enumerate(stored):
+        want = picture
+        for name, strength in replayed(policy, u[:, i]):
+            want = expected(name, want, strength, policy.fill)
+        assert np.array_equal(got[i], want), CIFAR10[i // 4]
+
+
 def test_operations_are_drawn_fairly():
     """All but identity and color change a grey image of noise; half of them with p = 0.5."""
     x = torch.rand(2000, 1, 20, 20, generator=gen(1))
