@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import beta
 from typer.testing import CliRunner
 
 from ytilde import Classifier, audit, create
@@ -20,6 +21,7 @@ from ytilde.annotators import (
     majority,
     one_coin,
     skills,
+    tables,
     with_model,
 )
 from ytilde.cli.commands import app
@@ -264,6 +266,26 @@ def test_perfect_annotators_give_their_votes(method):
     T = found.matrices.probability.to_numpy().reshape(3, 4, 4)
     np.testing.assert_allclose(T, np.stack([np.eye(4)] * 3), atol=1e-6)
     assert (found.annotators.accuracy_high > 0.95).all()
+
+
+def test_entries_of_a_matrix_have_jeffreys_intervals():
+    """One annotator, whose votes are the truth: all of a class in one entry, none in the others."""
+    label = np.repeat([0, 1, 2], [3, 8, 20])
+    table = find_consensus(label[:, None], "majority").matrices
+    for row in table.itertuples():
+        n = (label == int(row.true_label)).sum()
+        hits = n if row.true_label == row.given_label else 0
+        assert row.expected_votes == hits
+        limits = beta(hits + 0.5, n - hits + 0.5).ppf([0.025, 0.975])
+        assert (row.low, row.high) == pytest.approx(tuple(limits))
+
+
+def test_remarks_tell_the_reliable_from_those_who_may_guess():
+    """Of three classes, where the average vote is right in 70 %."""
+    low, high = np.array([(0.2, 0.8), (0.38, 0.6), (0.39, 0.6), (0.69, 0.9), (0.7, 0.9)]).T
+    table = pd.DataFrame({"accuracy_low": low, "accuracy_high": high})
+    said = [tables.TOO_FEW, tables.GUESSING, "", "", tables.RELIABLE]
+    assert tables._remarks(table, 0.7, 1 / 3).tolist() == said
 
 
 @pytest.mark.parametrize("method", ["dawid_skene", "majority", "one_coin"])

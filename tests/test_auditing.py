@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ytilde import auditing, metrics
 from ytilde.auditing import audit, inputs, notes, readings, report, verdict
+from ytilde.auditing.audit import overlap
 from ytilde.auditing.issues import worst_first
 from ytilde.data import BadInput
 
@@ -919,3 +920,17 @@ def test_with_other_p_wrong_the_other_classes_keep_their_proportions():
         assert found.runner_up_prob[n] == pytest.approx(scaled[found.runner_up[n]])
         kept += q >= 0.5
     assert 20 < kept < 50 and (found.predicted[60:] == 0).all()
+
+
+def test_a_class_that_nobody_belongs_to_keeps_its_label():
+    p = np.array([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]] * 20)
+    found = audit(p, [0, 1] * 20, transition=0.7 * np.eye(3) + 0.1)
+    assert found.transition[2].tolist() == [0, 0, 1] and found.per_class.lost_rate[2] == 0
+
+
+def test_overlap_is_how_often_the_likeliest_class_is_not_the_truth():
+    """However many labels are wrong; rows without a label have no part in it."""
+    p, y, clean, _ = simulate(0, n=1000)
+    assert overlap(p, y) == pytest.approx((p.argmax(1) != clean).mean(), abs=0.03)
+    some = np.where(np.arange(1000) % 4, y, -1)
+    assert overlap(p, some) == pytest.approx(overlap(p[some >= 0], y[some >= 0]))

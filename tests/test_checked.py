@@ -141,6 +141,17 @@ def test_groups_in_no_order_become_one_and_the_estimate_stays():
     assert len(_in_order([[100, 5, 1]] * 7)) == 1
 
 
+@pytest.mark.parametrize(("each", "sizes"), [(5, [50] * 4), (4, [100] * 2), (1, [200])])
+def test_groups_with_fewer_than_five_checked_rows_are_joined(each, sizes):
+    group = np.repeat(np.arange(4), 50)
+    drawn = np.arange(200) % 50 < each
+    wrong = drawn & (np.arange(200) % 50 < np.array([0, 1, 3, 4])[group])
+    role = np.where(drawn, DRAWN, NONE).astype(np.int8)
+    checked = Checked(np.where(drawn, wrong, IGNORE), role, group, np.full(200, each / 50))
+    size, seen, _ = count(checked, wrong, group / 4).groups
+    assert size.tolist() == sizes and seen.tolist() == [each * s / 50 for s in sizes]
+
+
 def test_groups_of_equal_p_wrong_are_not_put_in_the_order_of_what_was_found():
     """A model that says the same of all rows has about the interval of the sample alone."""
     group = np.repeat(np.arange(20), 50)

@@ -26,6 +26,7 @@ from ytilde.contrastive import (
 )
 from ytilde.data import BadInput, Data
 from ytilde.encoder import Encoder
+from ytilde.encoders import clusters
 from ytilde.encoders.features import Components
 from ytilde.engine import Recipe, Trainer
 from ytilde.fitting import fit_method, load_or_pretrain, make_spec
@@ -107,6 +108,12 @@ def test_kmeans_finds_separate_groups():
     means = torch.stack([x[group == g].mean(0) for g in range(6)])
     torch.testing.assert_close(centres, means)  # a fixed point of Lloyd's steps
     assert torch.equal(centres, kmeans(x, 6, gen()))
+
+
+def test_each_empty_cluster_takes_another_of_the_farthest_rows(monkeypatch):
+    x = torch.tensor([[0.0], [1.0], [10.0], [100.0]])
+    monkeypatch.setattr(clusters, "_spread_out", lambda x, number, generator: x[[0] * number])
+    assert kmeans(x, 3, gen(), steps=1).flatten().tolist() == [27.75, 100.0, 0.0]
 
 
 def test_any_row_may_be_the_first_centre():

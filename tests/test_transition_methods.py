@@ -62,16 +62,16 @@ def test_residual_rows_by_loops():
 
 
 def test_residual_starts_at_the_counted_class_level_T():
-    clean = torch.tensor([0, 0, 0, 0, 1, 1, -1])
-    y = torch.tensor([0, 0, 1, 2, 1, 1, 0])
+    clean = torch.tensor([0, 0, 0, 0, 0, 1, 1, -1])
+    y = torch.tensor([0, 0, 1, 1, 2, 1, 1, 0])
     rows = tr.ResidualT(5, 3)
     before = rows(torch.randn(2, 5, generator=gen()))
     assert torch.allclose(before, torch.eye(3).expand(2, 3, 3), atol=1e-6)
     rows.start(clean, y, prior=1.0)
     T = rows(torch.randn(2, 5, generator=gen()))
-    overall = 2.5 / 7
-    rate = (2 + overall) / 5
-    want = [1 - rate, rate * 1.5 / 3, rate * 1.5 / 3]
+    overall = 3.5 / 8
+    rate = (3 + overall) / 6
+    want = [1 - rate, rate * 2.5 / 4, rate * 1.5 / 4]
     assert torch.allclose(T[0, 0], torch.tensor(want), atol=1e-6)
     assert float(T[0, 2, 2].detach()) == pytest.approx(1 - overall, abs=1e-5)
     assert torch.allclose(T.sum(-1), torch.ones(2, 3), atol=1e-6)
