@@ -100,6 +100,13 @@ def test_a_ramp_is_scaled_to_a_ramp(length, side):
     assert (small - want)[:, 2:-2].abs().max() < 0.03 / side  # pixels
 
 
+@pytest.mark.parametrize("shape", [(20, 24), (50, 33), (16, 64)])
+def test_scaling_is_torchs_bilinear_one_with_antialiasing(shape):
+    x = torch.rand(2, 3, *shape, generator=torch.Generator().manual_seed(0))
+    want = F.interpolate(x, (32, 32), mode="bilinear", antialias=True)
+    torch.testing.assert_close(create_backbone("patches", (3, *shape)).scaled(x), want)
+
+
 def test_features_do_not_follow_brightness_and_contrast():
     x = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     net = create_backbone("patches", (1, 32, 32))
