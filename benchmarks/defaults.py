@@ -9,7 +9,9 @@ of many dimensions), a noise and its rate. A run is `Classifier(method, backbone
 else left at its default, fitted on the noisy labels of 70 % of the rows and scored on the true
 labels of the rest. Split, noise and initialisation follow the seed and are shared by all methods.
 Each run appends a JSON line; what is there is not run again. `report` gives accuracies, average
-ranks and costs. (Lines of `second_opinion:views=1` are of a field that was tried and dropped.)
+ranks and costs. (Lines of `second_opinion:views=1` are of a field that was tried and dropped, those
+of `auto:networks=0` are from before `auto` tried a larger network; `second_opinion:confusion=0` is
+the method as it was before that field.)
 """
 
 from __future__ import annotations

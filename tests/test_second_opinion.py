@@ -12,7 +12,7 @@ from ytilde.augment import strong_view
 from ytilde.data import IGNORE, Batch, Data, StepInfo
 from ytilde.engine import Recipe
 from ytilde.method import create, fit_method, make_spec
-from ytilde.methods.second_opinion import count_T
+from ytilde.methods.second_opinion import count_T, sources
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
 
@@ -29,6 +29,45 @@ def draw(n, k, seed=0, sure=3.0):
     return opinions, torch.randint(k, (n,), generator=generator)
 
 
+def slow_sources(T, count, prior=5.0):
+    k = len(T)
+    S = np.ones((k, k))
+    for j in range(k):
+        others = [i for i in range(k) if i != j]
+        share = sum(T[i, j] * count[i] for i in others) / max(1, sum(count[i] for i in others))
+        for i in others:
+            S[i, j] = (T[i, j] * count[i] + prior) / (share * count[i] + prior)
+    return S
+
+
+def test_sources_against_loops():
+    T, count = draw(6, 6)[0].double(), torch.tensor([3.0, 0.0, 40.0, 900.0, 12.0, 7.0]).double()
+    S = sources(T, count)
+    np.testing.assert_allclose(S.numpy(), slow_sources(T.numpy(), count.numpy()))
+    assert torch.equal(S.diagonal(), torch.ones(6, dtype=torch.float64))
+
+
+def test_sources_tell_nothing_of_wrong_labels_that_are_alike_or_few():
+    alike = 0.6 * torch.eye(5) + 0.4 / 5
+    torch.testing.assert_close(sources(alike, torch.full((5,), 900.0)), torch.ones(5, 5))
+    pair = 0.6 * torch.eye(5) + 0.4 * torch.eye(5).roll(1, 1)
+    assert (sources(pair, torch.full((5,), 0.01)) - 1).abs().max() < 0.01
+    many = sources(pair, torch.full((5,), 1e6))
+    assert (many[0, 1], many[2, 1]) == (pytest.approx(4.0, rel=1e-3), pytest.approx(0, abs=1e-3))
+
+
+def test_a_label_that_is_not_believed_is_replaced_by_a_class_that_is_given_it():
+    """An opinion that wavers between two classes, of which one alone is mistaken for the label."""
+    method = built(blobs(n=24))
+    k = method.spec.num_classes
+    method.spec = replace(method.spec, num_train=60_000)
+    wavers = torch.tensor([0.5, 0.5, 1e-9]).expand(2, 1, k)
+    method.T.copy_(0.6 * torch.eye(k) + 0.4 * torch.eye(k).roll(1, 1))  # class 1 becomes label 2
+    assert (method.target(wavers, torch.tensor([2]), 1.0)[..., 1] > 0.99).all()
+    method.confusion = 0.0
+    torch.testing.assert_close(method.target(wavers, torch.tensor([2]), 1.0)[0, 0, 0].item(), 0.5)
+
+
 def test_targets_believe_a_label_by_its_lift():
     """Against loops in float64."""
     data = blobs(n=24)
@@ -38,6 +77,8 @@ def test_targets_believe_a_label_by_its_lift():
     y = draw(6, k)[1]
     y[2] = IGNORE
     method.means.copy_(draw(2, k, seed=2)[0].unsqueeze(1))
+    method.T.copy_(draw(k, k, seed=3)[0])
+    S = slow_sources(method.T.double().numpy(), 12 * method.frequency.double().numpy())
     got = method.target(opinions, y, 0.25).double().numpy()
     m, c = opinions.double().numpy(), method.means.double().numpy()
     for net in range(2):
@@ -46,7 +87,8 @@ def test_targets_believe_a_label_by_its_lift():
             label, w = np.zeros(k), 0.0
             if y[i] >= 0:
                 label[int(y[i])], w = 1.0, (lift[int(y[i])] / lift.max()) ** 2
-            sharp = m[net, i] ** 2 / (m[net, i] ** 2).sum()
+            told = np.ones(k) if y[i] < 0 else S[:, int(y[i])]
+            sharp = (m[net, i] * told) ** 2 / ((m[net, i] * told) ** 2).sum()
             want = 0.75 * label + 0.25 * (w * label + (1 - w) * sharp)
             np.testing.assert_allclose(got[net, i], want, rtol=1e-5)
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from ytilde import BadInput, Classifier, Data, Recipe, create, noise
+from ytilde.backbones import create_backbone
 from ytilde.data.splits import folds
 from ytilde.datasets import load
 from ytilde.engine import Diverged
 from ytilde.fitting import fit_method
 from ytilde.methods.het import TAUS
-from ytilde.tuning import choose_method, race, resolve_auto_fields, rungs
+from ytilde.tuning import SHORT_LIST, choose_method, network_of, race, resolve_auto_fields, rungs
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +185,42 @@ def test_auto_is_the_method_by_its_name(digits, two):
     asked = Classifier("auto", **how, val=0.2)
     asked.fit_data(big)
     assert asked.recipe_.val == 0.2
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_auto_tries_a_larger_network_unless_one_was_chosen(own, digits, monkeypatch, tmp_path):
+    """And trains, saves and audits with the one that wins, here whichever comes last."""
+    larger = "second_opinion with mlp:width=24,depth=2"
+    monkeypatch.setattr("ytilde.estimator.training.SHORT_LIST", ("ce", larger))
+
+    def last(names, *rest):
+        return names[-1], choose_method(names, *rest)[1]
+
+    monkeypatch.setattr("ytilde.estimator.training.choose_method", last)
+    backbone = "mlp:width=8,depth=1" if own else "auto"
+    clf = Classifier("auto", backbone, epochs=3, random_state=0)
+    clf.fit_data(Data(digits.x, digits.y, 10))
+    names = [line["method"] for line in clf.race_ if line["fold"] == 1]
+    assert names == (["ce"] if own else ["ce", larger])
+    if own:
+        assert clf.backbone_ == backbone
+        return
+    assert clf.backbone_ == "mlp:width=24,depth=2" and clf.method_.name == "second_opinion"
+    named = Classifier("second_opinion", "mlp:width=24,depth=2", epochs=3, random_state=0)
+    named.fit_data(Data(digits.x, digits.y, 10))
+    x = digits.x.numpy()
+    assert (clf.predict_proba(x) == named.predict_proba(x)).all()
+    clf.save(tmp_path / "m.safetensors")
+    back = Classifier.load(tmp_path / "m.safetensors")
+    assert (back.predict_proba(x) == clf.predict_proba(x)).all()
+    assert len(clf.audit(x, digits.y.numpy(), folds=2).issues) == len(x)
+
+
+def test_names_of_the_short_list_are_methods_and_networks():
+    for name in SHORT_LIST:
+        method, network = network_of(name)
+        assert create(method).name == method
+        assert not network or create_backbone(network, (4,)).dim
 
 
 def test_auto_sees_no_clean_labels(digits, two):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..backbones import Patches
+from ..backbones import Patches, default_backbone
 from ..budget import Plan, plan_fit
 from ..data import IGNORE, BadInput, Batch, Data
 from ..data.readers import Schema
@@ -23,7 +23,16 @@ from ..encoders.patches import HEAD, encode, is_patches, learn_patches
 from ..engine import REFIT_FIELDS, Diverged, Recipe, Record, Trainer, choose_device, parallel
 from ..fitting import backbone_name, fit_method
 from ..method import Method, create
-from ..tuning import ENOUGH, FOLDS, MOST, PIXEL_LIST, SHORT_LIST, choose_method, tag_trial
+from ..tuning import (
+    ENOUGH,
+    FOLDS,
+    MOST,
+    PIXEL_LIST,
+    SHORT_LIST,
+    choose_method,
+    network_of,
+    tag_trial,
+)
 from .params import is_auto, load_encoder, method_name, new_method, recipe_for, recipe_of
 
 if TYPE_CHECKING:
@@ -120,7 +129,8 @@ def learn_patches_of(
 
 
 def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method:
-    """The best of a short list; the options are those of the fit that follows."""
+    """The best of a short list; the options are those of the fit that follows, which get the
+    network that goes with it."""
     left = ("folder", "on_record", "on_step", "monitor", "weights")
     own = {k: v for k, v in options.items() if k not in left}
     own["resume"] = False
@@ -135,7 +145,8 @@ def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method
 
     def right(name: str, number: int) -> list[float]:
         """Of each held-out row, whether its noisy label is what this method predicts."""
-        method = create(name)
+        kind, network = network_of(name)
+        method, at = create(kind), own | ({"backbone": network} if network else {})
         learnt, held = ((fold == number) == side for side in (False, True))
         held = held.nonzero()[:, 0][:: math.ceil(len(data) / FOLDS / MOST)]
         shown = tag_trial(f"{name} ({number + 1} of {count})", options["on_record"])
@@ -146,7 +157,7 @@ def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method
                 method,
                 whole.rows(learnt.nonzero()[:, 0]),
                 how,
-                **own,
+                **at,
                 weights=drawn,
                 on_record=shown,
             )
@@ -156,8 +167,14 @@ def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method
 
     folder, resume = options.get("folder"), options.get("resume", False)
     names = SHORT_LIST if data.y.dim() == 1 else PIXEL_LIST
+    ours = isinstance(clf.backbone, str) and clf.backbone == "auto" and len(data.shape) == 1
+    if not ours or own["backbone"] != default_backbone(data.shape):  # somebody chose the network
+        names = tuple(name for name in names if not network_of(name)[1])
     best, clf.race_ = choose_method(names, right, count, folder, resume)
-    return create(best)
+    kind, network = network_of(best)
+    if network:
+        clf._backbone_ = options["backbone"] = network
+    return create(kind)
 
 
 def _agrees(method: Method, batch: Batch) -> Tensor:

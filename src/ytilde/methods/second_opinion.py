@@ -4,9 +4,11 @@ Ours. Two networks train side by side; the weight average of each remembers, row
 thinks of the training set. With m the peer's opinion of a row and c its mean opinion, the lift of a
 class is m / c: how much likelier it is for this row than for any. A label of lift l[y] counts by
 
-    w = (l[y] / max l)^exponent,    q = w onehot(y) + (1 - w) softmax(2 log m),
+    w = (l[y] / max l)^exponent,    q = w onehot(y) + (1 - w) softmax(2 log(m S[., y])),
 
-so that a plausible label is believed and one that the opinion excludes is replaced by the opinion.
+so that a plausible label is believed and one that the opinion excludes is replaced by the opinion,
+given that it was wrong: S[i, y] is how much oftener class i is labelled y than other classes are
+(`sources`), 1 where all wrong labels are alike.
 Both networks learn q on a weak and a strong view, mixed up. Labels are taken at their word for the
 first part of training (`warm_up`), and opinions then gain their weight over `ramp`.
 
@@ -14,7 +16,8 @@ Fidelity: no paper. Weight averages that teach the other network are ELR+'s (Liu
 mixing views and the balance term DivideMix's (Li et al., 2020), the strong view FixMatch's (Sohn et
 al., 2020), dividing by the mean prediction DSS's (2026). benchmarks/second_opinion.py has the rungs
 that led here, docs/findings.md what they brought: targets by Bayes' rule with one T were tried
-first, and believe labels of unclear pictures too much.
+first, and believe labels of unclear pictures too much. S keeps of that rule what it is good for:
+which class a wrong label stands for.
 
 Memory: two opinions a row, 2 N K numbers; `dtype` and `top_k` make them smaller, as in `elr`.
 """
@@ -41,6 +44,7 @@ class SecondOpinion(Method):
     warm_up: float | str = "auto"  # share of training that believes labels; images .3, else .1
     ramp: float = 0.1  # share of training in which the opinions gain their full weight
     exponent: float = 3.0  # how fast a label loses its weight with its lift
+    confusion: float = 1.0  # weight of which class is labelled as which, where a label is replaced
     memory: float = 0.8  # of a row's past opinions, from epoch to epoch
     decay: float = 0.999  # of the weight averages that have the opinions and predict
     alpha: float = 1.0  # mixup's Beta(alpha, alpha)
@@ -51,8 +55,8 @@ class SecondOpinion(Method):
     pixels = False
     early_stopping = False  # what it learns last is best: see docs/decisions/0023
     ranges = (
-        "0 <= warm_up <= 1, 0 <= ramp <= 1, exponent >= 0, 0 <= memory < 1, 0 <= decay < 1, "
-        "alpha > 0, prior >= 0, top_k >= 0"
+        "0 <= warm_up <= 1, 0 <= ramp <= 1, exponent >= 0, confusion >= 0, 0 <= memory < 1, "
+        "0 <= decay < 1, alpha > 0, prior >= 0, top_k >= 0"
     )
 
     def build(self, spec: Spec) -> None:
@@ -60,6 +64,9 @@ class SecondOpinion(Method):
         self.peer = self.new_net()
         self.average = copy.deepcopy(self.net).requires_grad_(False)
         self.peer_average = copy.deepcopy(self.peer).requires_grad_(False)
+        # looked up once: walking through modules takes a tenth of a step of small networks
+        self.slow: list[Tensor] = [*self.average.parameters(), *self.peer_average.parameters()]
+        self.fast: list[Tensor] = self.param_groups()
         n, k = spec.num_train, spec.num_classes
         self.opinions = Memory(2 * n, k, self.top_k, self.dtype)  # of both averages, one by one
         self.T: Tensor
@@ -132,7 +139,9 @@ class SecondOpinion(Method):
         lift = opinions / self.means.clamp_min(1e-8)
         w = (label * lift).sum(-1, keepdim=True) / lift.amax(-1, keepdim=True).clamp_min(1e-8)
         w = w**self.exponent * label.sum(-1, keepdim=True)  # 0 without a label, 0^0 too
-        sharp = (2 * opinions.clamp_min(1e-8).log()).softmax(-1)
+        S = sources(self.T, self.frequency * self.spec.num_train / 2)[:, y.clamp_min(0)].T
+        wrong_as = self.confusion * label.sum(-1, keepdim=True) * S.log()  # 0 without a label
+        sharp = (2 * (opinions.clamp_min(1e-8).log() + wrong_as)).softmax(-1)
         return (1 - trust) * label + trust * (w * label + (1 - w) * sharp)
 
     def imbalance(self, logits: Tensor) -> Tensor | float:
@@ -155,14 +164,25 @@ class SecondOpinion(Method):
         """
         self.steps += 1
         part = (10 / (self.steps + 9)).clamp(min=1 - self.decay)
-        slow: list[Tensor] = [*self.average.parameters(), *self.peer_average.parameters()]
-        torch._foreach_lerp_(slow, self.param_groups(), [part] * len(slow))  # type: ignore[arg-type]
+        torch._foreach_lerp_(self.slow, self.fast, [part] * len(self.slow))  # type: ignore[arg-type]
 
     def predict_proba(self, x: Tensor) -> Tensor:
         return ((self.average.log_probs(x) + self.peer_average.log_probs(x)) / 2).softmax(-1)
 
     def transition(self, batch: Batch) -> Tensor | None:
         return self.T
+
+
+def sources(T: Tensor, count: Tensor, prior: float = 5.0) -> Tensor:
+    """S [K, K]: how much oftener rows of class i have label j than those of other classes have.
+
+    By T [K, K], as if counted on count [K] rows of each class, with `prior` labels more of every
+    pair, so that few rows tell little. 1 on the diagonal: whether a label is right is not asked.
+    """
+    eye = torch.eye(len(T), device=T.device)
+    found = T * count[:, None] * (1 - eye)
+    share = found.sum(0) / (count.sum() - count).clamp_min(1)
+    return (found + prior) / (share * count[:, None] + prior) * (1 - eye) + eye
 
 
 def count_T(opinions: Tensor, y: Tensor, frequency: Tensor) -> Tensor:
