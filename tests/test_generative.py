@@ -109,6 +109,12 @@ def test_gumbel_noise_is_finite_at_the_ends(monkeypatch, u):
     assert draw.isfinite().all() and logits.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("side", range(3, 33))
+def test_pictures_are_halved_until_two_pixels_are_left(side):
+    widths, _ = G._stages(side, max(1, side - 2))
+    assert G._coarse(side, len(widths)) == 2
+
+
 def test_latent_noise():
     mu, logvar = torch.full((50_000, 2), 3.0), torch.full((50_000, 2), 2 * math.log(0.5))
     z = G.sample_latent(mu, logvar, gen())

@@ -388,10 +388,12 @@ def test_the_noise_of_fmix_falls_with_its_frequency(own, decay):
     assert slope == pytest.approx(-decay, abs=0.05)
 
 
-def test_fmix_of_alpha():
+@pytest.mark.parametrize(("own", "alpha"), [({}, 1.0), ({"alpha": 0.5}, 0.5)])
+def test_fmix_of_alpha(own, alpha):
+    """1 is the paper's."""
     x, y = torch.zeros(4000, 40), torch.zeros(4000, dtype=torch.int64)
-    lam = losses.fmix(x, y, 0.5, each=True, generator=generator())[3]
-    spread = stats.beta(0.5, 0.5).var()
+    lam = losses.fmix(x, y, each=True, generator=generator(), **own)[3]
+    spread = stats.beta(alpha, alpha).var()
     assert abs(lam.mean() - 0.5) < 0.03 and abs(lam.var() - spread) < 0.1 * spread
     with pytest.raises(BadInput, match="alpha must be positive"):
         losses.fmix(x, y, 0.0, generator=generator())
@@ -427,6 +429,7 @@ def test_no_global_random_state_is_touched():
 
 def test_elr():
     logits, _ = example(3)
+    logits[0, 1] += 30  # surer than is counted
     memory = torch.rand(3, K, generator=generator(), dtype=torch.float64) / K
     targets = losses.elr_target(memory, logits, beta=0.6)
     term = losses.elr(logits, targets)
