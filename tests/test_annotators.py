@@ -322,6 +322,8 @@ def test_an_annotator_without_a_vote_changes_nothing(fit):
     np.testing.assert_allclose(more.probs, found.probs)
     np.testing.assert_allclose(more.matrices[:-1], found.matrices)
     np.testing.assert_allclose(more.matrices[-1].sum(1), 1)
+    if fit is one_coin:  # who says nothing is taken to be as good as the others are
+        np.testing.assert_allclose(more.matrices[-1], found.matrices.mean(0))
     if fit is not one_coin:  # annotator 0 always says 0; a label that is never given stays at 0
         assert found.matrices[0].tolist() == [[1.0, 0.0, 0.0]] * 3
 
