@@ -145,12 +145,13 @@ EQUATIONS: dict[str, tuple[str, str]] = {
     ),
     "second_opinion": (
         r"L = -\sum_j q_j \log p_j(x),"
-        r" \quad q = w\, 1_{\tilde y} + (1 - w) \operatorname{softmax}(2 \log (m\, S_{\cdot \tilde y})),"
+        r" \quad q = w\, 1_{\tilde y}"
+        r" + (1 - w) \operatorname{softmax}(2 \log (m\, S_{\cdot \tilde y})),"
         r" \quad w = \left( \frac{l_{\tilde y}}{\max_j l_j} \right)^\gamma,"
         r" \quad l = m / c",
         "$m$ is the peer's opinion of the row, $c$ its mean opinion over all rows and $\\gamma$ "
-        "the field `exponent`: a plausible label is believed, an implausible one is replaced by the "
-        "opinion, given how much oftener a class has this label than others have ($S$).",
+        "the field `exponent`: a plausible label is believed, an implausible one is replaced by "
+        "the opinion, given how much oftener a class has this label than others have ($S$).",
     ),
     "forward": (r"L = -\log \sum_i p_i(x)\, T_{i \tilde y}", ""),
     "backward": (r"L = -\sum_j (T^{-1})_{\tilde y j} \log p_j(x)", ""),
