@@ -895,6 +895,14 @@ def test_checked_rows_take_the_assumptions_place_and_the_other_notes_stay():
     assert [395 * v for v in (rate, rate.low, rate.high)] == pytest.approx(found.checked[:3])
 
 
+def test_when_every_row_is_checked_the_count_is_what_was_found():
+    p, y, clean, _ = simulate(0, n=120, k=3)
+    found = audit(p, y, checked={row: int(clean[row]) for row in range(120)})
+    wrong = int((clean != y).sum())
+    assert 0 < wrong < 60
+    assert [round(v) for v in found.checked[:3]] == [wrong] * 3
+
+
 def test_with_other_p_wrong_the_other_classes_keep_their_proportions():
     """By loops over whole posteriors of three classes; a tie leaves the label as it was given."""
     rng = np.random.default_rng(0)

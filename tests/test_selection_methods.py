@@ -483,10 +483,11 @@ def test_heads_part_on_classes_alike_and_never_on_rows_without_a_label(monkeypat
     assert torch.equal(before, twins[0].weight)
 
 
-def test_agreement_of_zero_keeps_all_central_labels():
+@pytest.mark.parametrize("threshold", [0.5, 0.9999])
+def test_agreement_of_zero_keeps_all_central_labels_and_no_others(threshold):
     data = blobs(n=120, rate=0.2)
     recipe = Recipe(epochs=4, batch_size=32, optimizer="adam", lr=5e-3, val=0.0)
-    method = create("cc", agreement=0.0)
+    method = create("cc", agreement=0.0, threshold=threshold)
     trainer = fit_method(method, data, recipe, backbone=BACKBONE)
     h = trainer.map(lambda batch: method.net.features(batch.x), data)
     with torch.no_grad():
@@ -494,6 +495,7 @@ def test_agreement_of_zero_keeps_all_central_labels():
     cosine = cc_file.centrality(features, guess, data.y, 3)
     central = two_component_mixture(1 - cosine)
     expected = torch.where(central > method.threshold, central, 0.0)
+    assert threshold < 0.9 or ((central > 0.01) & (expected == 0)).any()
     assert torch.allclose(method.divide(method.net, data, trainer), expected, atol=1e-6)
 
 
