@@ -92,12 +92,14 @@ class Change(NamedTuple):
 
 
 def nodes(tree: ast.AST) -> Iterator[Any]:
-    """All but annotations, messages and the defaults of fields, which are settings."""
+    """All but annotations, messages, drawing, and the defaults of fields, which are settings."""
     for name, part in ast.iter_fields(tree):
         for node in part if isinstance(part, list) else [part]:
             if not isinstance(node, ast.AST) or name in ("annotation", "returns"):
                 continue
             if isinstance(node, ast.JoinedStr | ast.Raise):
+                continue
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("plot_"):
                 continue
             if isinstance(tree, ast.ClassDef) and isinstance(node, ast.AnnAssign):
                 continue

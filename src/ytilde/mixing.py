@@ -36,7 +36,7 @@ def symmetric_beta(alpha: float, generator: torch.Generator, size: tuple[int, ..
     u, v = torch.rand(2, *size, generator=generator, device=generator.device).unbind()
     cos = (2 * math.pi * v).cos()
     spread = (u ** (-1 / alpha) - 1) * cos**2
-    return 0.5 + 0.5 * cos.sign() / (1 + 1 / spread).sqrt()
+    return 0.5 + torch.copysign(0.5 / (1 + 1 / spread).sqrt(), cos)
 
 
 def mixup(

@@ -14,7 +14,6 @@ from .checked import DRAWN, NO_CLASS, Checked
 from .inputs import Array, Labels
 from .verdict import Verdict, expit, log_odds, with_p_wrong
 
-SHIFT = 1.0  # standard deviation of a before anything was checked
 LESS_SURE, SURER = 1.0, 0.25  # of log b on either side of 0: models are too sure, seldom too modest
 SUREST = 100.0  # larger logits tell no more
 
@@ -50,7 +49,7 @@ def fit(logit: Array, wrong: NDArray[np.bool_], weight: Array) -> tuple[float, f
     def cost(at: Array) -> float:
         a, log_b = at
         slope = log_b / (SURER if log_b > 0 else LESS_SURE)
-        prior = (a / SHIFT) ** 2 / 2 + slope**2 / 2
+        prior = (a**2 + slope**2) / 2  # a has standard deviation 1 before anything was checked
         loss = np.logaddexp(0, -sign * (a + np.exp(np.clip(log_b, -20, 20)) * x))
         return float(weight @ loss + prior)
 
