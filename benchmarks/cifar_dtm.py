@@ -43,12 +43,15 @@ ROWS: dict[str, tuple[str, dict[str, Any], bool]] = {  # method, fields, from th
     "dtm without clustering": ("dtm", {"without": "clustering"}, True),
     "dtm without diffusion": ("dtm", {"without": "diffusion"}, True),
     "dtm with regression": ("dtm", {"without": "denoising"}, True),
+    "dtm, groups of pixels": ("dtm", {"group_features": "pixels"}, True),
+    "dtm, groups of pixels and features": ("dtm", {"group_features": "both"}, True),
     "ce + encoder": ("ce", {}, True),
     "volminnet + encoder": ("volminnet", {}, True),
     "dtm, classifier from scratch": ("dtm", {"init": "scratch"}, True),
 }
-# on features nothing is pre-trained or starts from scratch
-FROZEN = [row for row in ROWS if not any(w in row for w in ("encoder", "pretraining", "scratch"))]
+# on features nothing is pre-trained or starts from scratch, and there are no pixels
+LEFT_OUT = ("encoder", "pretraining", "scratch", "pixels")
+FROZEN = [row for row in ROWS if not any(word in row for word in LEFT_OUT)]
 NOISES = {
     "instance40": ("cifar10", "instance:0.4,features=raw255"),
     "worst": ("cifar10n-worst", None),

@@ -8,7 +8,8 @@ that and chooses nothing. --extra adds noise to a label set with little, so that
 noise can be chosen on another set than the one that is reported: wrong labels such as one annotator
 gives where another differs (--extra-kind votes), or any others (symmetric). One JSON line a run,
 with its curve. (Lines of results/second_opinion.jsonl with other rungs, or with the fields `hidden`
-or `powers`, are of earlier drafts, whose targets followed Bayes' rule: docs/findings.md.)
+or `powers`, are of earlier drafts, whose targets followed Bayes' rule: docs/findings.md; all lines
+without the field `confusion` were run with what "no confusion" is now.)
 """
 
 import argparse
@@ -221,6 +222,7 @@ VARIANTS: dict[str, type[SecondOpinion]] = {
 }  # fmt: skip
 RUNGS: dict[str, dict[str, Any]] = {
     "all": {},
+    "no confusion": {"confusion": 0.0},  # as all rungs were before the field
     "no lift": {},
     "joint": {},
     "agreed": {},
