@@ -186,6 +186,7 @@ def _coins(expected: Array) -> Array:
     K = expected.shape[-1]
     total = expected.sum((1, 2))
     right = np.trace(expected, axis1=1, axis2=2) / np.where(total > 0, total, 1.0)
-    right = np.where(total > 0, right, right[total > 0].mean())  # silent ones are like the others
+    others = right[total > 0].mean() if total.any() else 0.5
+    right = np.where(total > 0, right, others)  # who says nothing is taken to be like the others
     right = np.clip(right, FLOOR, 1 - FLOOR)[:, None, None]
     return np.where(np.eye(K, dtype=bool), right, (1 - right) / (K - 1))

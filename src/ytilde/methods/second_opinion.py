@@ -64,7 +64,7 @@ class SecondOpinion(Method):
         self.peer = self.new_net()
         self.average = copy.deepcopy(self.net).requires_grad_(False)
         self.peer_average = copy.deepcopy(self.peer).requires_grad_(False)
-        # looked up once: walking through modules takes a tenth of a step of small networks
+        # looked up once, not in every step: small networks notice
         self.slow: list[Tensor] = [*self.average.parameters(), *self.peer_average.parameters()]
         self.fast: list[Tensor] = self.param_groups()
         n, k = spec.num_train, spec.num_classes
