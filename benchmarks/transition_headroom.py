@@ -34,7 +34,7 @@ from ytilde.engine import Recipe
 from ytilde.fitting import fit_method
 from ytilde.methods.dtm import group_matrices
 from ytilde.methods.forward import Forward
-from ytilde.transition import class_floor, row_error
+from ytilde.transition import row_error
 from ytilde.versions import versions
 
 COMPONENTS = 100
@@ -79,7 +79,6 @@ def account(train: Data, test: Data, rate: float, seed: int, epochs: int) -> lis
             line |= {"test_accuracy": trained(T, train, made.y, test, epochs, seed)}
             line["seconds"] = round(time.perf_counter() - began, 1)
         lines.append(line)
-    lines[1]["class_floor"] = float(class_floor(made.rows, made.clean))
     return lines
 
 

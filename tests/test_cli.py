@@ -800,3 +800,16 @@ def test_words_that_do_not_go_together_are_refused(table, tmp_path):
 
 def test_addresses_of_named_sets_are_whole_in_narrow_terminals():
     assert "…" not in ytilde("data", columns=60).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--confusion x", "option --confusion takes a number, not 'x'"),
+        ("--epochs z", "option --epochs takes a whole number, not 'z'"),
+        ("--method ce --confusion 1", "ce has no --confusion; second_opinion has it"),
+    ],
+)
+def test_a_wrong_value_is_told_in_plain_words(words, told, tmp_path):
+    ran = run("fit", "digits", *words.split(), "--out", tmp_path / "r")
+    assert ran.returncode == 2 and told in ran.stderr and not (tmp_path / "r").exists()

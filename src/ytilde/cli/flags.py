@@ -68,7 +68,8 @@ def _check_names(
         if not word.startswith("--") or name in known:
             continue
         if others := sorted(each for each in methods if name in methods[each]):
-            raise BadInput(f"{method} has no --{flag}; {shorten_list(others)} have it")
+            verb = "has" if len(others) == 1 else "have"
+            raise BadInput(f"{method} has no --{flag}; {shorten_list(others)} {verb} it")
         raise BadInput(unknown_name_message("option", flag, sorted({*known, *near})))
 
 
@@ -109,7 +110,9 @@ def convert(flag: str, text: str, field: dataclasses.Field[Any]) -> Any:
                 continue
     if "str" in kinds or "Any" in kinds or "Path" in kinds:
         return text
-    raise BadInput(f"option --{flag} takes {kinds}, not {text!r}")
+    named = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+    takes = " or ".join(words for kind, words in named.items() if kind in kinds)
+    raise BadInput(f"option --{flag} takes {takes or kinds}, not {text!r}")
 
 
 def _boolean(text: str) -> bool:

@@ -173,7 +173,7 @@ def train_run(
         if trainer is None and goes_on:
             raise KeyboardInterrupt
         if auto:
-            say(f"note: {clf.method_.name} chosen; {told_race(clf.race_)}")
+            say(f"note: {clf.method_.name} with {clf.backbone_} chosen; {told_race(clf.race_)}")
         for note in trainer.notes if trainer else []:
             say(f"note: {note}")
         clf.save(folder / MODEL, force=True)
