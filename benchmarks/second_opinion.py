@@ -62,44 +62,48 @@ class Agreed(SecondOpinion):
 
 
 @dataclass(eq=False, repr=False)
-class OneView(SecondOpinion):
-    """Each row is learnt by one of its views, drawn anew: more epochs in the same time."""
+class Again(SecondOpinion):
+    """Both networks start anew, once or more, and learn from the opinions of those before them."""
 
-    def join(
-        self, weak: Tensor, strong: Tensor, targets: Tensor, step: StepInfo
-    ) -> tuple[Tensor, Tensor]:
-        coin = torch.rand(len(weak), generator=step.generator, device=weak.device) < 0.5
-        return torch.where(coin.view(-1, *[1] * (weak.dim() - 1)), weak, strong), targets
-
-
-@dataclass(eq=False, repr=False)
-class Rest(SecondOpinion):
-    """A network does not learn a fold of the rows for a while, and thinks of them anew.
-
-    Its peer learns these rows meanwhile, from what it thinks of them. Folds take turns, and the two
-    networks never rest the same one.
-    """
-
-    folds: int = 5
-    turns: int = 20  # in all of training
-
-    def target(self, opinions: Tensor, y: Tensor, trust: Tensor | float) -> Tensor:
-        q = super().target(opinions, y, trust)
-        return q if self.resting is None else q * (~self.resting).unsqueeze(-1)
-
-    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
-        turn = (step.progress * self.turns).floor().long()
-        fold = batch.index % self.folds
-        own = torch.stack([fold == turn % self.folds, fold == (turn + 2) % self.folds])
-        self.resting = own.flip(0)  # targets are flipped: each is by the other's opinion
-        self.resting = self.resting & (step.progress > self.believes())
-        found = super().loss(batch, step)
-        self.resting = None
-        return found
+    again: tuple[float, ...] = (0.5,)  # shares of training
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
-        self.resting: Tensor | None = None
+        self.first = [{k: v.clone() for k, v in net.state_dict().items()} for net in self.nets()]
+
+    def nets(self) -> list[torch.nn.Module]:
+        return [self.net, self.peer, self.average, self.peer_average]
+
+    def between(self, epoch: int, epochs: int) -> None:
+        if epoch in [round(share * epochs) for share in self.again]:
+            for net, state in zip(self.nets(), self.first[1::-1] * 2, strict=True):
+                net.load_state_dict(state)  # each from where the other began
+            self.steps.zero_()
+
+
+@dataclass(eq=False, repr=False)
+class Sure(SecondOpinion):
+    """A row counts by how sure its target is."""
+
+    power: float = 2.0
+
+    def target(self, opinions: Tensor, y: Tensor, trust: Tensor | float) -> Tensor:
+        q = super().target(opinions, y, trust)
+        return q * q.amax(-1, keepdim=True) ** self.power
+
+
+@dataclass(eq=False, repr=False)
+class Bayes(SecondOpinion):
+    """The opinion times T[., y], each to a power: Bayes' rule, tempered."""
+
+    power: float = 1.0
+    sharp: float = 1.5
+
+    def target(self, opinions: Tensor, y: Tensor, trust: Tensor | float) -> Tensor:
+        label = one_hot(y, opinions[0])
+        told = self.T[:, y.clamp_min(0)].T.clamp_min(1e-4).log() * label.sum(-1, keepdim=True)
+        log = self.sharp * (opinions.clamp_min(1e-8).log() + self.power * told)
+        return (1 - trust) * label + trust * log.softmax(-1)
 
 
 @dataclass(eq=False, repr=False)
@@ -216,7 +220,7 @@ def quantiles(s: Tensor, *shares: float) -> Tensor:
 
 VARIANTS: dict[str, type[SecondOpinion]] = {
     "no lift": NoLift, "joint": Joint, "agreed": Agreed,
-    "one view": OneView, "rest": Rest,
+    "again": Again, "again twice": Again, "sure": Sure, "bayes": Bayes, "half bayes": Bayes,
     "chosen": Chosen, "chosen, warm-up 0.15": Chosen, "chosen, boxes": Chosen,
     "chosen, all guesses": Chosen,
 }  # fmt: skip
@@ -226,8 +230,15 @@ RUNGS: dict[str, dict[str, Any]] = {
     "no lift": {},
     "joint": {},
     "agreed": {},
-    "one view": {},
-    "rest": {"folds": 3},
+    "no rest": {"folds": 1},  # as all rungs were before the field
+    "two folds": {"folds": 2},
+    "short turns": {"turns": 40},
+    "long turns": {"turns": 14},
+    "again": {},
+    "again twice": {"again": (0.34, 0.64)},
+    "sure": {},
+    "bayes": {},
+    "half bayes": {"power": 0.5},
     "chosen": {},
     "chosen, warm-up 0.15": {"warm_up": 0.15},
     "chosen, boxes": {"cut": True},
@@ -258,6 +269,7 @@ def main() -> None:
     parser.add_argument("--val", type=float, default=0.0)
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--augment", default="crop4+flip")
+    parser.add_argument("--schedule", default="cosine")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--every", type=int, default=5, help="epochs between two looks at the test")
     parser.add_argument("--method", default="second_opinion")
@@ -337,7 +349,7 @@ def run(
         batch_size=options.batch,
         lr=options.lr,
         weight_decay=5e-4,
-        schedule="cosine",
+        schedule=options.schedule,
         augment=options.augment,
         val=0.0 if held_out else options.val,
         keep="last",
@@ -353,6 +365,8 @@ def run(
     def monitor(trainer: Trainer) -> Record:
         epoch = len(trainer.history) + 1
         record: Record = {}
+        if isinstance(method, Again):
+            method.between(epoch, options.epochs)
         if epoch % options.every == 0 or epoch == options.epochs or epoch == 1:
             record["test_accuracy"] = trainer.score(test)["accuracy"]
             if held_out:
@@ -392,7 +406,10 @@ def run(
         "fields": fields,
         "seed": seed,
         "rows": len(train),
-        "recipe": {k: getattr(recipe, k) for k in ("epochs", "batch_size", "lr", "val", "augment")},
+        "recipe": {
+            k: getattr(recipe, k)
+            for k in ("epochs", "batch_size", "lr", "val", "augment", "schedule")
+        },
         "backbone": options.backbone,
         "val_accuracy": last.get("val_accuracy"),
         "test_accuracy": last.get("test_accuracy"),
