@@ -218,6 +218,9 @@ def quantiles(s: Tensor, *shares: float) -> Tensor:
     return torch.stack(found)
 
 
+TOLD = (
+    "epochs", "batch_size", "optimizer", "lr", "weight_decay", "schedule", "val", "augment",
+)  # fmt: skip
 VARIANTS: dict[str, type[SecondOpinion]] = {
     "no lift": NoLift, "joint": Joint, "agreed": Agreed,
     "again": Again, "again twice": Again, "sure": Sure, "bayes": Bayes, "half bayes": Bayes,
@@ -266,6 +269,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--weight-decay", type=float, default=5e-4)
     parser.add_argument("--val", type=float, default=0.0)
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--augment", default="crop4+flip")
@@ -348,7 +353,8 @@ def run(
         epochs=options.epochs,
         batch_size=options.batch,
         lr=options.lr,
-        weight_decay=5e-4,
+        optimizer=options.optimizer,
+        weight_decay=options.weight_decay,
         schedule=options.schedule,
         augment=options.augment,
         val=0.0 if held_out else options.val,
@@ -406,10 +412,7 @@ def run(
         "fields": fields,
         "seed": seed,
         "rows": len(train),
-        "recipe": {
-            k: getattr(recipe, k)
-            for k in ("epochs", "batch_size", "lr", "val", "augment", "schedule")
-        },
+        "recipe": {k: getattr(recipe, k) for k in TOLD},
         "backbone": options.backbone,
         "val_accuracy": last.get("val_accuracy"),
         "test_accuracy": last.get("test_accuracy"),

@@ -37,7 +37,7 @@ class Recipe:
     nesterov: bool = True  # is SGD's momentum Nesterov's?
     eps: float = 1e-8  # Adam's epsilon
     weight_decay: float = 5e-4  # how strongly weights shrink towards 0
-    schedule: str = "cosine"  # constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4
+    schedule: str = "cosine"  # constant, cosine, step:0.5,0.75, linear:0.4, trapezoid:0.1,0.4
     augment: str = "none"  # none, or parts joined by +: crop2+flip+cutout8; features: jitter0.1
     standardise: bool = True  # inputs to mean 0 and sd 1; false: as they are, images in [0, 1]
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA only
@@ -229,5 +229,9 @@ def learning_rate(schedule: str, epoch: int, epochs: int) -> tuple[float, float 
         start = times[0] if times else 0.4
         factor = min(1.0, (1 - progress) / (1 - start))
         return factor, (0.9 if progress < start else 0.1) if kind == "linear_beta" else None
-    known = "constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4"
+    if kind == "trapezoid":  # a rise from near 0, a plateau, a fall to 0
+        rise, fall = times if len(times) == 2 else (0.1, 0.4)
+        up = (epoch + 1) / (rise * epochs + 1)
+        return min(1.0, up, (1 - progress) / max(1 - fall, 1e-9)), None
+    known = "constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4, trapezoid:0.1,0.4"
     raise BadInput(f"unknown schedule {schedule!r}; known: {known}")

@@ -50,7 +50,7 @@ class SecondOpinion(Method):
     memory: float = 0.8  # of a row's past opinions, from epoch to epoch
     decay: float = 0.999  # of the weight averages that have the opinions and predict
     alpha: float = 1.0  # mixup's Beta(alpha, alpha)
-    prior: float | str = "auto"  # weight of predictions as frequent as the labels; images 1
+    prior: float | str = "auto"  # late weight of predictions as frequent as the labels; images 1
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of the opinions
     top_k: int = 0  # remember only this many classes of an opinion; 0: all
 
@@ -112,7 +112,7 @@ class SecondOpinion(Method):
         targets = targets.lerp(targets[:, order], 1 - share)
         logits = torch.stack([self.net(xs[0]), self.peer(xs[-1])])
         fit = soft_ce(logits, targets).sum(1) / targets.sum((1, 2)).clamp_min(1)
-        return fit.sum() + self.imbalance(logits)
+        return fit.sum() + self.trust(step) * self.imbalance(logits)
 
     def by_turns(self, views: Tensor, batch: Batch, step: StepInfo) -> tuple[list[Tensor], Tensor]:
         """What each network learns of the views [2 B, ...], and its targets [2, ., K].
