@@ -57,7 +57,7 @@ PRETRAIN = ["pretrain", "data.csv", *SMALL, "--out", "encoder.safetensors"]
 AUDIT = ["audit", "run", "--folds", "2", "--fix-above", "0.5"]
 TABLE = "digits_temperature"
 BENCH = ["bench", "run", TABLE, "--only", "ce", "--scale", "tiny", "--seeds", "1"]
-TIMED = ("seconds", "digest")  # of a line of results: another in every run
+TIMED = ("seconds", "train_seconds", "digest")  # of a line of results: another in every run
 CLASSES, ROWS, WRONG = 4, 160, 0.2  # of the digits
 DECISIONS = 25  # of a review
 

@@ -97,7 +97,7 @@ def lines_of(paths):
 
 def figures_of(lines):
     """What must be the same however often the runs were disturbed."""
-    timing = ("seconds", "commit", "digest")
+    timing = ("seconds", "train_seconds", "commit", "digest")
     return {line["hash"]: {k: v for k, v in line.items() if k not in timing} for line in lines}
 
 

@@ -592,6 +592,26 @@ def test_weighted_mean():
     assert losses.weighted_mean(nll, torch.zeros(3)) == 0
 
 
+def test_mean_leaves_out_what_is_ignored_whatever_its_loss_is():
+    nll, y = torch.tensor([1.0, math.inf, 3.0], requires_grad=True), torch.tensor([0, -1, 2])
+    value = losses.mean(nll, y)
+    value.backward()
+    assert value == 2 and nll.grad.tolist() == [0.5, 0, 0.5]
+    assert losses.mean(nll, torch.full((3,), -1)) == 0
+
+
+@pytest.mark.parametrize("axes", [(), (7,), (3, 4, 5)])
+def test_nll_of_label_is_minus_the_value_at_the_label(axes):
+    values = torch.randn(*axes, 6, generator=generator()).log_softmax(-1).requires_grad_()
+    y = torch.randint(-1, 6, axes, generator=generator())
+    slow = losses.of_label(values, y).neg().masked_fill(y == -1, 0.0)
+    fast = losses.nll_of_label(values, y)
+    assert torch.equal(fast, slow)
+    share = torch.rand(axes, generator=generator())
+    grads = [torch.autograd.grad(each, values, share)[0] for each in (fast, slow)]
+    assert torch.equal(*grads)
+
+
 PER_LABEL = [losses.ce, losses.gce, losses.mae, losses.label_smoothing, losses.bootstrap_soft,
              losses.bootstrap_hard, losses.symmetric_ce, losses.bi_tempered]  # fmt: skip
 

@@ -172,6 +172,16 @@ def test_what_is_cheap_comes_before_what_is_dear(table, paths):
     assert [row for row, *_ in names(order)] == ["CE", "CE", "LN", "LN"]
 
 
+def test_breadth_is_a_seed_of_every_cell_first(table, paths):
+    add(paths, *(line_of(job_of(table, row, seed=9), 10) for row in ("CE", "LN")))
+    plan = planned(table, paths, breadth=True)
+    first = [("LN", "sym 40%"), ("CE", "sym 40%"), ("LN", "0%"), ("CE", "0%")]
+    assert names(plan.order()) == [(*cell, seed) for seed in (0, 1) for cell in first]
+    assert names([plan.take(600)]) == [("LN", "sym 40%", 0)]
+    plan.put_back(job_of(table, "LN", "sym 40%"))
+    assert names(plan.order())[0] == ("LN", "sym 40%", 0)
+
+
 def test_what_is_done_failed_or_running_is_not_chosen(table, paths):
     add(paths, line_of(job_of(table, "LN", "sym 40%"), 5))
     add(paths, failure(job_of(table, "CE", "sym 40%"), paths, "it broke"))

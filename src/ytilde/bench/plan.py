@@ -56,7 +56,8 @@ class Plan:
     """The runs that are missing of some cells; `take` gives the best that fits into the time left.
 
     A run that several tables share is worth what it is worth to each. seeds: how many of each cell;
-    default the paper's number at the full scale, else 1.
+    default the paper's number at the full scale, else 1. breadth: one seed of every cell comes
+    before the next seed of any.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class Plan:
         *,
         scale: str = "full",
         seeds: int | None = None,
+        breadth: bool = False,
     ) -> None:
+        self.breadth = breadth
         self.paths = dataclasses.replace(paths, commit=paths.commit or commit())
         lines = load_results(paths.results)
         finished = {line["hash"] for line in lines if line["status"] == "done"}
@@ -117,8 +120,11 @@ class Plan:
                 seconds = expected[cell].seconds
                 left = max(seconds - self.spent.get(name, 0.0), seconds / 10)
                 wanted.append(Wanted(job, self.value[name], expected[cell], left))
-            self._order = sorted(wanted, key=lambda each: -each.priority)  # stable
+            self._order = sorted(wanted, key=self._rank)  # stable
         return self._order
+
+    def _rank(self, wanted: Wanted) -> tuple[float, ...]:
+        return (wanted.job.seed, -wanted.priority) if self.breadth else (-wanted.priority,)
 
     def take(self, seconds: float) -> Wanted | None:
         """The best run that will be finished in so many seconds; it is then the caller's."""

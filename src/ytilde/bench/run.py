@@ -135,6 +135,7 @@ def run_cell(
         **protocols(history),
         **errors,
         "seconds": round(sum(before) + time.perf_counter() - began, 2),
+        "train_seconds": round(sum(r.get("train_seconds", 0.0) for r in trainer.history), 2),
         **circumstances(paths),
     }
 

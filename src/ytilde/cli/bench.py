@@ -169,6 +169,10 @@ def plan_runs(
         bool, typer.Option("--run", help="run the plan instead of only showing it")
     ] = False,
     seeds: Seeds = None,
+    breadth: Annotated[
+        bool,
+        typer.Option("--breadth", help="one seed of every cell before the next seed of any"),
+    ] = False,
 ) -> None:
     """Choose what to run next in the time available.
 
@@ -188,7 +192,7 @@ def plan_runs(
         [tables.load_table(name).name for name in names or tables.list_tables()], options
     )
     pairs = ((tables.load_table(name), cell) for name, found in chosen.items() for cell in found)
-    plan = Plan(pairs, paths, scale=options.scale, seeds=seeds)
+    plan = Plan(pairs, paths, scale=options.scale, seeds=seeds, breadth=breadth)
     show_plan(plan, 60 * minutes, options.workers)
     if not run or not plan.jobs:
         return

@@ -145,12 +145,11 @@ class Feed:
 
     def in_order(self, data: Data) -> Iterator[Batch]:
         """All rows, in row order."""
-        size = 1024 if self.device.type == "cuda" else 256
-        pixels = math.prod(data.shape[1:])  # of large pictures fewer at once
-        size = max(1, min(size, size * 64 * 64 // pixels))
-        size = (
-            max(size, 8192) if data.lazy and len(data.shape) == 1 else size
-        )  # fewer, longer reads
+        most, pixels = (1024 if self.device.type == "cuda" else 256) * 64 * 64, data.shape[1:]
+        size = 8192 if self.device.type == "cuda" else 256
+        size = max(1, min(size, most // math.prod(pixels)))  # of large pictures fewer at once
+        if data.lazy and not pixels:
+            size = 8192  # fewer, longer reads
         batches = _InOrder(len(data), size)
         here = (index.to(self.device) for index in batches)
         for inputs in self.read_ahead(data, batches) if data.lazy else here:

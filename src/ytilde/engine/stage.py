@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -58,8 +57,7 @@ class Stage:
             augment=lambda *xy: augment(*xy, generator=generator),
         )
         self.total = torch.zeros((), device=device)  # of the losses of an epoch
-        self.done = torch.zeros((), device=device)  # steps of the epoch
-        self.first_bad = torch.zeros((), device=device)  # the first step without a finite loss
+        self.good = torch.zeros((), device=device)  # steps before the first loss that is no number
         self.epoch, self.factor = 0, 1.0
         self.beta1: float | None = None
         self.captured: CapturedStep | None = None
@@ -80,8 +78,8 @@ class Stage:
             self.captured = None  # a captured step holds its betas as constants
         self.beta1 = beta1
         self.step_info.epoch.fill_(epoch)
-        for counter, value in ((self.total, 0.0), (self.done, 0.0), (self.first_bad, math.inf)):
-            counter.fill_(value)
+        for counter in (self.total, self.good):
+            counter.zero_()
         return self._fastest_step()
 
     def inputs(self) -> Iterator[Any]:
@@ -113,22 +111,19 @@ class Stage:
         for optimizer in self.optimizers:
             optimizer.step()
         self.average.update()
-        value = value.detach()
-        self.total += value
-        here = torch.where(value.isfinite(), torch.full_like(self.done, math.inf), self.done)
-        torch.minimum(self.first_bad, here, out=self.first_bad)
-        self.done += 1
+        self.total += value.detach()
+        self.good += (self.total - self.total) == 0  # false from the first infinity or NaN on
 
     def mean_loss(self) -> float:
         """Of the epoch; Diverged where it is no number. The host waits for the device here only."""
-        mean, bad = (self.total / self.done).item(), self.first_bad.item()
+        mean, good = (self.total / self.total.new_tensor(self.steps)).item(), int(self.good)
         size = torch.stack(torch._foreach_norm([p.detach() for p in self.params])).sum()
-        if math.isinf(bad) and size.isfinite():
+        if good == self.steps and size.isfinite():
             return mean
-        if math.isinf(bad):  # a gradient was not finite, and no later loss has shown it
+        if good == self.steps:  # a gradient was not finite, and no later loss has shown it
             what, where = "the weights were not finite numbers", "after the last batch"
         else:
-            what, where = "the loss was not a finite number", f"batch {int(bad) + 1}"
+            what, where = "the loss was not a finite number", f"batch {good + 1}"
         raise Diverged(
             f"{what} in epoch {self.epoch + 1}, {where} of stage {self.name!r}; try a lower "
             f"learning rate (now {self.recipe.lr:g}) or gradient clipping (--clip 1)"

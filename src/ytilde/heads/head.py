@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import IGNORE, BadInput
-from ..losses import of_label
+from ..losses import nll_of_label
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -77,7 +77,9 @@ class Head(nn.Module):
         Returns:
             [...], 0 where y is -1.
         """
-        return _nll(self.log_probs(h, generator), y)
+        log_probs = self.log_probs(h, generator)
+        _check_labels(y, log_probs)
+        return nll_of_label(log_probs, y)
 
     def variance(self, h: Tensor) -> Tensor | None:
         """Aleatoric variance of each class's probability [..., K], None for a head without noise.
@@ -85,11 +87,6 @@ class Head(nn.Module):
         Its sum over the classes is the scalar aleatoric uncertainty.
         """
         return None
-
-
-def _nll(log_probs: Tensor, y: Tensor) -> Tensor:
-    _check_labels(y, log_probs)
-    return _ignoring(-of_label(log_probs, y), y)
 
 
 def _ignoring(nll: Tensor, y: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from .head import Head, _full_precision
 
 EVAL_SEED = 0  # of the noise behind every prediction
 CHUNK = 2**20  # elements of one streamed block of samples: bounds memory, whatever S is
+ON_CUDA = 16  # times that: there a block is a handful of kernels, and their number is what it costs
 
 
 def _normal(seed: Tensor | int, rows: int, samples: range, width: int, like: Tensor) -> Tensor:
@@ -44,20 +45,30 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 class _Draws:
-    """S noise vectors for each of n rows (or the same for all rows), in blocks."""
+    """S noise vectors for each of n rows (or the same for all rows), in blocks.
+
+    Where all of them are no more than a block they are drawn once and kept.
+    """
 
     def __init__(
-        self, seed: Tensor | int, samples: int, width: int, rows: int, shared: bool, size: int
+        self, seed: Tensor | int, samples: int, width: int, rows: Tensor, shared: bool, size: int
     ) -> None:
         self.seed, self.samples, self.width = seed, samples, width
-        self.rows = 1 if shared else rows
-        self.block = max(1, CHUNK // (rows * size))
+        most, n = CHUNK * (ON_CUDA if rows.is_cuda else 1), max(len(rows), 1)
+        self.rows = 1 if shared else n
+        self.block = max(1, most // (n * size))
+        self.few, self.kept = self.rows * samples * size <= most, torch.empty(0)
 
     def blocks(self, like: Tensor) -> Iterator[Tensor]:
         """Noise [rows or 1, s, width]; the numbers do not depend on how they are cut."""
+        if self.few and not len(self.kept):
+            self.kept = self._draw(range(self.samples), like)
         for start in range(0, self.samples, self.block):
             part = range(start, min(start + self.block, self.samples))
-            yield _normal(self.seed, self.rows, part, self.width, like)
+            yield self.kept[:, part.start : part.stop] if self.few else self._draw(part, like)
+
+    def _draw(self, samples: range, like: Tensor) -> Tensor:
+        return _normal(self.seed, self.rows, samples, self.width, like)
 
 
 _Latents = Callable[..., Tensor]  # (noise [n or 1, s, width], *moments) -> u [n, s, K]
@@ -195,11 +206,10 @@ class SampledHead(Head):
             return self._fixed(rows)
         samples = self.train_samples if self.training else self.eval_samples
         seed = _seed(rows, generator)
-        return _Draws(seed, samples, self.width, max(len(rows), 1), False, self._size)
+        return _Draws(seed, samples, self.width, rows, False, self._size)
 
     def _fixed(self, rows: Tensor) -> _Draws:
-        size = self._size
-        return _Draws(EVAL_SEED, self.eval_samples, self.width, max(len(rows), 1), True, size)
+        return _Draws(EVAL_SEED, self.eval_samples, self.width, rows, True, self._size)
 
     @property
     def _size(self) -> int:

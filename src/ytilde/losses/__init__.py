@@ -15,7 +15,7 @@ from .bounded import (
     truncation_weights,
 )
 from .cross_entropy import ce, label_smoothing, noise_against_noise, soft_ce
-from .labels import mean, of_label, one_hot, weighted_mean
+from .labels import mean, nll_of_label, of_label, one_hot, weighted_mean
 from .memory import elr, elr_target, sop
 from .modules import (
     CE,
@@ -60,6 +60,7 @@ __all__ = [
     "mae",
     "mean",
     "mixup",
+    "nll_of_label",
     "noise_against_noise",
     "of_label",
     "one_hot",

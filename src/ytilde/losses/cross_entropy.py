@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .labels import _ignoring, _log_probs, of_label
+from .labels import _ignoring, _log_probs, nll_of_label, of_label
 
 
 def ce(logits: Tensor, y: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def ce(logits: Tensor, y: Tensor) -> Tensor:
         >>> ce(logits, y)
         tensor([0.1269, 0.0000])
     """
-    return _ignoring(-of_label(_log_probs(logits), y), y)
+    return nll_of_label(_log_probs(logits), y)
 
 
 def soft_ce(logits: Tensor, targets: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..data import IGNORE, BadInput
@@ -41,7 +42,32 @@ def mean(nll: Tensor, y: Tensor) -> Tensor:
         >>> mean(torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2, 0, -1]))
         tensor(2.)
     """
-    return weighted_mean(nll, (y != IGNORE).to(nll.dtype))
+    known = y != IGNORE
+    total = known.sum(dtype=nll.dtype)
+    return torch.where(known, nll, 0.0).sum() / total.clamp(min=1)
+
+
+def nll_of_label(log_probs: Tensor, y: Tensor) -> Tensor:
+    """-log_probs at the label, in one kernel: their number is what a small network's step costs.
+
+    Args:
+        log_probs: [..., K].
+        y: labels [...]; -1 = ignore.
+
+    Returns:
+        [...], 0 where the label is ignored.
+
+    Example:
+        >>> nll_of_label(torch.tensor([[-0.1, -2.3], [-0.7, -0.7]]), torch.tensor([1, -1]))
+        tensor([2.3000, 0.0000])
+    """
+    _check_shape(log_probs, y)
+    rows = log_probs.reshape(-1, log_probs.shape[-1])
+    try:
+        nll = F.nll_loss(rows, y.flatten(), ignore_index=IGNORE, reduction="none")
+    except (IndexError, RuntimeError) as error:
+        raise _refusal(error, log_probs, y) from None
+    return nll.view(y.shape)
 
 
 def _log_probs(logits: Tensor) -> Tensor:
@@ -75,15 +101,11 @@ def of_label(values: Tensor, y: Tensor) -> Tensor:
 
 def _index(values: Tensor, y: Tensor) -> Tensor:
     """The labels as an index of values [..., K]: torch refuses all but the classes and -1."""
-    _check(
-        y.shape == values.shape[:-1],
-        f"labels of shape {list(y.shape)} do not fit values of shape {list(values.shape)}: give "
-        "one label for each position before the last axis.",
-    )
-    return torch.where(y == IGNORE, 0, y)
+    _check_shape(values, y)
+    return y + (y == IGNORE)
 
 
-def _refusal(error: RuntimeError, values: Tensor, y: Tensor) -> Exception:
+def _refusal(error: Exception, values: Tensor, y: Tensor) -> Exception:
     """What to raise where torch refused to index values [..., K] by y: the label, if it was that.
 
     On a GPU torch refuses later, by a failed assertion: a look at the labels would stop every step.
@@ -123,6 +145,14 @@ def one_hot(y: Tensor, like: Tensor) -> Tensor:
 
 def _ignoring(nll: Tensor, y: Tensor) -> Tensor:
     return nll.masked_fill(y == IGNORE, 0.0)
+
+
+def _check_shape(values: Tensor, y: Tensor) -> None:
+    _check(
+        y.shape == values.shape[:-1],
+        f"labels of shape {list(y.shape)} do not fit values of shape {list(values.shape)}: give "
+        "one label for each position before the last axis.",
+    )
 
 
 def _check(holds: bool, message: str) -> None:
