@@ -8,8 +8,10 @@ that and chooses nothing. --extra adds noise to a label set with little, so that
 noise can be chosen on another set than the one that is reported: wrong labels such as one annotator
 gives where another differs (--extra-kind votes), or any others (symmetric). One JSON line a run,
 with its curve. (Lines of results/second_opinion.jsonl with other rungs, or with the fields `hidden`
-or `powers`, are of earlier drafts, whose targets followed Bayes' rule: docs/findings.md; all lines
-without the field `confusion` were run with what "no confusion" is now.)
+or `powers`, are of earlier drafts, whose targets followed Bayes' rule: docs/findings.md; those
+without `schedule` were run with what "no confusion" is now; `prior_from` says since when guesses
+are held to the labels' frequency: now "ramp", and "start" where it is not said. "Labels alone" is
+--set warm_up=1.)
 """
 
 import argparse
@@ -62,6 +64,80 @@ class Agreed(SecondOpinion):
 
 
 @dataclass(eq=False, repr=False)
+class OneView(SecondOpinion):
+    """Each row is learnt by one of its views, drawn anew: more epochs in the same time."""
+
+    def learn(self, xs: list[Tensor], targets: Tensor, step: StepInfo) -> Tensor:
+        weak, strong = xs[0].chunk(2)
+        coin = torch.rand(len(weak), generator=step.generator, device=weak.device) < 0.5
+        x = torch.where(coin.view(-1, *[1] * (weak.dim() - 1)), weak, strong)
+        return super().learn([x], targets[:, : len(x)], step)
+
+
+@dataclass(eq=False, repr=False)
+class Rest(SecondOpinion):
+    """A network does not learn a fold of the rows for a while, and then judges it unlearnt.
+
+    Folds take turns, and the two networks never rest from the same one. Both learn from the mean of
+    both opinions, neither of which its network was taught.
+    """
+
+    folds: int = 3
+    turns: int = 24  # in all of training
+
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
+        self.move_averages()
+        weak = step.augment(batch.x)
+        strong = strong_view(self.spec.shape, self.net.std)(batch.x, generator=step.generator)
+        views = torch.cat([weak, strong.to(weak.dtype)])
+        return self.learn(*self.by_turns(views, batch, step), step)
+
+    def by_turns(self, views: Tensor, batch: Batch, step: StepInfo) -> tuple[list[Tensor], Tensor]:
+        """What each network learns of the views [2 B, ...], and its targets [2, ., K].
+
+        Each judges the fold that it rests from and learns the rest of the batch, whose size does
+        not change: rows of the fold that are needed to fill it count nothing.
+        """
+        n, folds = len(batch.y), self.folds
+        length = max(1, step.epochs // self.turns)
+        turn = (step.epoch / length).floor()
+        late = 2 * (step.epoch - turn * length) + 1 >= length  # it has had time to forget
+        own = torch.arange(2, device=turn.device)[:, None] + turn
+        resting = batch.index % folds == own.remainder(folds)  # [2, B]
+        shuffle = torch.rand(2, n, generator=step.generator, device=turn.device)
+        order = (shuffle + resting).argsort(1)
+        learnt, judged = order.tensor_split([n - n // folds], dim=1)
+        with torch.no_grad():
+            for k in range(2):
+                rows = judged[k]
+                keep = resting[k, rows] & late
+                self.judge(k, views[rows], batch.index[rows], keep)
+            opinions, known = self.both(batch.index)
+            trust = self.trust(step) * known
+            targets = self.target(opinions, batch.y, trust)
+            targets = targets * ~resting.unsqueeze(-1)
+        xs = [views[torch.cat([rows, rows + n])] for rows in learnt]
+        targets = torch.stack([targets[k, learnt[k]] for k in range(2)])
+        return xs, targets.repeat(1, 2, 1)
+
+    def judge(self, k: int, x: Tensor, index: Tensor, keep: Tensor) -> None:
+        """Move network k's running opinion of these rows towards what its average thinks."""
+        fresh = (self.average, self.peer_average)[k](x).float().softmax(-1)
+        self.means[k].lerp_(fresh.mean(0, keepdim=True), 0.01)
+        places = index + k * self.spec.num_train
+        old = self.opinions.read(places)
+        part = torch.where(old.sum(-1, keepdim=True) > 0, 1 - self.memory, 1.0)
+        self.opinions.write(places, old.lerp(fresh, part * keep.unsqueeze(-1)))
+
+    def both(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean opinion [2, B, K] of these rows, twice, and which rows have one [B, 1]."""
+        places = torch.cat([index, index + self.spec.num_train])
+        total = self.opinions.read(places).view(2, len(index), -1).sum(0)
+        size = total.sum(-1, keepdim=True)
+        return (total / size.clamp_min(1e-8)).expand(2, -1, -1), size > 0
+
+
+@dataclass(eq=False, repr=False)
 class Again(SecondOpinion):
     """Both networks start anew, once or more, and learn from the opinions of those before them."""
 
@@ -82,7 +158,7 @@ class Again(SecondOpinion):
 
 
 @dataclass(eq=False, repr=False)
-class Sure(SecondOpinion):
+class Sure(Rest):
     """A row counts by how sure its target is."""
 
     power: float = 2.0
@@ -223,7 +299,8 @@ TOLD = (
 )  # fmt: skip
 VARIANTS: dict[str, type[SecondOpinion]] = {
     "no lift": NoLift, "joint": Joint, "agreed": Agreed,
-    "again": Again, "again twice": Again, "sure": Sure, "bayes": Bayes, "half bayes": Bayes,
+    "one view": OneView, "rest": Rest, "two folds": Rest, "sure": Sure,
+    "again": Again, "again twice": Again, "bayes": Bayes, "half bayes": Bayes,
     "chosen": Chosen, "chosen, warm-up 0.15": Chosen, "chosen, boxes": Chosen,
     "chosen, all guesses": Chosen,
 }  # fmt: skip
@@ -233,10 +310,9 @@ RUNGS: dict[str, dict[str, Any]] = {
     "no lift": {},
     "joint": {},
     "agreed": {},
-    "no rest": {"folds": 1},  # as all rungs were before the field
+    "one view": {},
+    "rest": {},
     "two folds": {"folds": 2},
-    "short turns": {"turns": 40},
-    "long turns": {"turns": 14},
     "again": {},
     "again twice": {"again": (0.34, 0.64)},
     "sure": {},
@@ -378,6 +454,9 @@ def run(
             if held_out:
                 record["val_accuracy"] = trainer.score(held_out)["accuracy"]
             if isinstance(method, SecondOpinion):
+                if train.clean is not None:
+                    guess = method.opinions.all().view(2, len(train), -1).sum(0).argmax(1)
+                    record["opinions_right"] = float((guess.cpu() == train.clean).float().mean())
                 record["T_diagonal"] = float(method.T.diagonal().mean())
                 if isinstance(method, Chosen):
                     record["kept"] = float(method.kept[0].float().mean())
@@ -387,7 +466,7 @@ def run(
 
     def show(record: Record) -> None:
         keep = ("epoch", "loss", "val_accuracy", "test_accuracy", "T_diagonal",
-                "targets_right", "kept", "train_seconds", "seconds")  # fmt: skip
+                "targets_right", "opinions_right", "kept", "train_seconds", "seconds")  # fmt: skip
         row = {k: round(v, 4) for k, v in record.items() if k in keep}
         row["clock"] = round(time.perf_counter() - began, 1)
         curve.append(row)

@@ -103,8 +103,13 @@ def test_schedules_are_fractions_of_training():
     assert factors("cosine", 2) == pytest.approx([1, 0.5])
     assert factors("linear:0.5", 4) == pytest.approx([1, 1, 1, 0.5])
     assert [learning_rate("linear_beta:0.5", e, 4)[1] for e in range(4)] == [0.9, 0.9, 0.1, 0.1]
+    assert factors("trapezoid:0.4,0.6", 5) == pytest.approx([1 / 3, 2 / 3, 1, 1, 0.5])
+    assert factors("trapezoid:0,1", 3) == [1, 1, 1]
     with pytest.raises(BadInput, match="unknown schedule"):
         learning_rate("sometimes", 0, 1)
+    for times in ("0.5", "0.5,0.2", "-1,0.5", "0.1,2", "0.1,0.2,0.3"):
+        with pytest.raises(BadInput, match="trapezoid"):
+            learning_rate(f"trapezoid:{times}", 0, 1)
 
 
 def test_groups_have_their_own_optimiser_and_rate(model):

@@ -195,10 +195,19 @@ def test_predictions_are_the_geometric_mean_of_both_averages():
     assert (p - q).abs().max() > 0.01
 
 
+def at(progress):
+    """A step at this share of training, in which views are the inputs as they are."""
+    generator = torch.Generator().manual_seed(0)
+    return StepInfo(torch.tensor(100 * progress), 100, generator, lambda x: x)
+
+
 def test_predictions_are_held_to_the_frequency_of_the_labels():
-    """KL(frequency || mean prediction) of each network, with its weight; of vectors none."""
+    """KL(frequency || mean prediction) of each network, with its weight; of vectors none.
+
+    It counts as opinions do: nothing in the warm-up, half in the middle of the ramp.
+    """
     data = blobs(n=24)
-    method = built(data, prior=0.3)
+    method = built(data, prior=0.3, warm_up=0.4, ramp=0.2)
     k = data.num_classes
     method.frequency.copy_(torch.rand(k, generator=torch.Generator().manual_seed(0)).softmax(0))
     logits = torch.randn(2, 9, k, generator=torch.Generator().manual_seed(1))
@@ -206,8 +215,10 @@ def test_predictions_are_held_to_the_frequency_of_the_labels():
     for net in range(2):
         p = logits[net].double().softmax(1).mean(0).tolist()
         want += sum(f * np.log(f / m) for f, m in zip(method.frequency.tolist(), p, strict=True))
-    assert float(method.imbalance(logits)) == pytest.approx(0.3 * want, rel=1e-5)
-    assert built(data).imbalance(logits) == 0
+    for progress, trust in ((0.3, 0.0), (0.5, 0.5), (0.9, 1.0)):
+        got = float(method.imbalance(logits, at(progress)))
+        assert got == pytest.approx(0.3 * trust * want, rel=1e-5)
+    assert built(data).imbalance(logits, at(0.9)) == 0
 
 
 def test_the_frequency_is_that_of_the_given_labels_and_never_zero():
@@ -220,25 +231,40 @@ def test_the_frequency_is_that_of_the_given_labels_and_never_zero():
     torch.testing.assert_close(trainer.method.frequency, want / want.sum())
 
 
-@pytest.mark.parametrize("prior", [0.0, 0.5])
-def test_the_loss_without_mixing_is_cross_entropy_of_both_views_and_the_imbalance(prior):
-    """alpha near 0 draws a share of 1; x is not augmented; labels are taken at their word."""
+@pytest.mark.parametrize("late", [False, True])
+def test_the_loss_without_mixing_is_cross_entropy_of_both_views_and_the_imbalance(late):
+    """alpha near 0 draws a share of 1; x is not augmented; labels are believed, whatever lifts are.
+
+    The imbalance is there late in training only.
+    """
     data = blobs(n=24)
-    method = built(data, alpha=1e-3, prior=prior)
+    method = built(data, alpha=1e-3, prior=0.5, exponent=0.0)
     method.frequency.copy_(torch.tensor([0.7, 0.2, 0.1]))
-    step = StepInfo(torch.tensor(0.0), 100, torch.Generator().manual_seed(0), lambda x: x)
+    batch = Batch(data.x, data.y.clone(), torch.arange(24))
+    value = method.loss(batch, at(0.9 if late else 0.0)).item()
+    strong = strong_view(method.spec.shape, method.net.std)(batch.x, generator=at(0).generator)
+    want = 0.0
+    for net in (method.net, method.peer):
+        with torch.no_grad():
+            logs = [net(x).double().log_softmax(1) for x in (batch.x, strong)]
+        want -= sum(float(log[i, batch.y[i]]) for log in logs for i in range(24)) / (2 * 24)
+        mean = torch.cat(logs).exp().mean(0)
+        want += 0.5 * late * float((method.frequency * (method.frequency / mean).log()).sum())
+    assert value == pytest.approx(want, rel=1e-4)
+
+
+def test_a_row_without_a_label_counts_nothing_in_the_warm_up():
+    data = blobs(n=24)
     batch = Batch(data.x, data.y.clone(), torch.arange(24))
     batch.y[3] = IGNORE
-    value = method.loss(batch, step).item()
-    generator = torch.Generator().manual_seed(0)
-    strong = strong_view(method.spec.shape, method.net.std)(batch.x, generator=generator)
+    method = built(data, alpha=1e-3)
+    value = method.loss(batch, at(0.0)).item()
+    strong = strong_view(method.spec.shape, method.net.std)(batch.x, generator=at(0).generator)
     want, known = 0.0, [i for i in range(24) if i != 3]
     for net in (method.net, method.peer):
         with torch.no_grad():
             logs = [net(x).double().log_softmax(1) for x in (batch.x, strong)]
         want -= sum(float(log[i, batch.y[i]]) for log in logs for i in known) / (2 * len(known))
-        mean = torch.cat(logs).exp().mean(0)
-        want += prior * float((method.frequency * (method.frequency / mean).log()).sum())
     assert value == pytest.approx(want, rel=1e-4)
 
 

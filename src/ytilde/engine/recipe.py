@@ -230,8 +230,13 @@ def learning_rate(schedule: str, epoch: int, epochs: int) -> tuple[float, float 
         factor = min(1.0, (1 - progress) / (1 - start))
         return factor, (0.9 if progress < start else 0.1) if kind == "linear_beta" else None
     if kind == "trapezoid":  # a rise from near 0, a plateau, a fall to 0
-        rise, fall = times if len(times) == 2 else (0.1, 0.4)
+        rise, fall = times if len(times) == 2 else (0.1, 0.4) if not times else (1.0, 0.0)
+        if not 0 <= rise <= fall <= 1:
+            raise BadInput(
+                f"schedule {schedule!r} rises until one share of training and falls from a later "
+                "one, as in trapezoid:0.1,0.4"
+            )
         up = (epoch + 1) / (rise * epochs + 1)
-        return min(1.0, up, (1 - progress) / max(1 - fall, 1e-9)), None
+        return min(1.0, up, (1 - progress) / max(1 - fall, 1 / epochs)), None
     known = "constant, cosine, step:0.5,0.75, linear:0.4, linear_beta:0.4, trapezoid:0.1,0.4"
     raise BadInput(f"unknown schedule {schedule!r}; known: {known}")

@@ -52,8 +52,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
         nesterov: is SGD's momentum Nesterov's?
         eps: Adam's epsilon.
         weight_decay: how strongly weights shrink towards 0.
-        schedule: of the learning rate: "constant", "cosine", "step:0.5,0.75", "linear:0.4" or
-            "linear_beta:0.4"; times are fractions of training.
+        schedule: of the learning rate: "constant", "cosine", "step:0.5,0.75", "linear:0.4",
+            "linear_beta:0.4" or "trapezoid:0.1,0.4" (rises, stays, falls); times are fractions of
+            training.
         augment: "none", or parts joined by +, such as "crop+flip"; features: "jitter0.1".
         standardise: inputs to mean 0 and sd 1; False: as they are, images in [0, 1].
         precision: "float32" or "bfloat16"; "auto" is bfloat16 on CUDA only.

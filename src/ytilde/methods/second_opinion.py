@@ -44,8 +44,6 @@ class SecondOpinion(Method):
     warm_up: float | str = "auto"  # share of training that believes labels; images .3, else .1
     ramp: float = 0.1  # share of training in which the opinions gain their full weight
     exponent: float = 3.0  # how fast a label loses its weight with its lift
-    folds: int | str = "auto"  # of the rows, one of which a network rests from; images 3, else 1
-    turns: int = 24  # in which the folds are rested from, in all of training
     confusion: float = 1.0  # weight of which class is labelled as which, where a label is replaced
     memory: float = 0.8  # of a row's past opinions, from epoch to epoch
     decay: float = 0.999  # of the weight averages that have the opinions and predict
@@ -57,7 +55,7 @@ class SecondOpinion(Method):
     pixels = False
     early_stopping = False  # what it learns last is best: see docs/decisions/0023
     ranges = (
-        "0 <= warm_up <= 1, 0 <= ramp <= 1, exponent >= 0, folds >= 1, turns >= 1, confusion >= 0, "
+        "0 <= warm_up <= 1, 0 <= ramp <= 1, exponent >= 0, confusion >= 0, "
         "0 <= memory < 1, 0 <= decay < 1, alpha > 0, prior >= 0, top_k >= 0"
     )
 
@@ -97,70 +95,26 @@ class SecondOpinion(Method):
         self.move_averages()
         weak = step.augment(batch.x)
         strong = strong_view(self.spec.shape, self.net.std)(batch.x, generator=step.generator)
+        with torch.no_grad():
+            opinions = self.ask(weak, batch.index)
+            targets = self.target(opinions, batch.y, self.trust(step)).flip(0)  # the other's
         views = torch.cat([weak, strong.to(weak.dtype)])
-        if self.count_folds() > 1:
-            xs, targets = self.by_turns(views, batch, step)
-        else:
-            with torch.no_grad():
-                opinions = self.ask(weak, batch.index)
-                targets = self.target(opinions, batch.y, self.trust(step)).flip(0)  # the other's
-            xs, targets = [views], targets.repeat(1, 2, 1)
+        return self.learn([views], targets.repeat(1, 2, 1), step)
+
+    def learn(self, xs: list[Tensor], targets: Tensor, step: StepInfo) -> Tensor:
+        """The loss of both networks, the first of xs for one and the last for its peer, mixed up.
+
+        xs: inputs [B, ...] that both learn, or those of each; targets: [2, B, K], whose rows may
+        sum up to less than 1.
+        """
         share = symmetric_beta(self.alpha, step.generator)
         share = torch.maximum(share, 1 - share)
-        order = torch.rand(len(xs[0]), generator=step.generator, device=weak.device).argsort()
+        order = torch.rand(len(xs[0]), generator=step.generator, device=targets.device).argsort()
         xs = [x.lerp(x[order], (1 - share).to(x.dtype)) for x in xs]
         targets = targets.lerp(targets[:, order], 1 - share)
         logits = torch.stack([self.net(xs[0]), self.peer(xs[-1])])
         fit = soft_ce(logits, targets).sum(1) / targets.sum((1, 2)).clamp_min(1)
-        return fit.sum() + self.trust(step) * self.imbalance(logits)
-
-    def by_turns(self, views: Tensor, batch: Batch, step: StepInfo) -> tuple[list[Tensor], Tensor]:
-        """What each network learns of the views [2 B, ...], and its targets [2, ., K].
-
-        Each judges the fold that it rests from and learns the rest of the batch, whose size does
-        not change: rows of the fold that are needed to fill it count nothing.
-        """
-        n, folds = len(batch.y), self.count_folds()
-        length = max(1, step.epochs // self.turns)
-        turn = (step.epoch / length).floor()
-        late = 2 * (step.epoch - turn * length) + 1 >= length  # it has had time to forget
-        own = torch.arange(2, device=turn.device)[:, None] + turn
-        resting = batch.index % folds == own.remainder(folds)  # [2, B]
-        shuffle = torch.rand(2, n, generator=step.generator, device=turn.device)
-        order = (shuffle + resting).argsort(1)
-        learnt, judged = order.tensor_split([n - n // folds], dim=1)
-        with torch.no_grad():
-            for k in range(2):
-                rows = judged[k]
-                keep = resting[k, rows] & late
-                self.judge(k, views[rows], batch.index[rows], keep)
-            opinions, known = self.both(batch.index)
-            trust = self.trust(step) * known
-            targets = self.target(opinions, batch.y, trust)
-            targets = targets * ~resting.unsqueeze(-1)
-        xs = [views[torch.cat([rows, rows + n])] for rows in learnt]
-        targets = torch.stack([targets[k, learnt[k]] for k in range(2)])
-        return xs, targets.repeat(1, 2, 1)
-
-    def judge(self, k: int, x: Tensor, index: Tensor, keep: Tensor) -> None:
-        """Move network k's running opinion of these rows towards what its average thinks."""
-        fresh = (self.average, self.peer_average)[k](x).float().softmax(-1)
-        self.means[k].lerp_(fresh.mean(0, keepdim=True), 0.01)
-        places = index + k * self.spec.num_train
-        old = self.opinions.read(places)
-        part = torch.where(old.sum(-1, keepdim=True) > 0, 1 - self.memory, 1.0)
-        self.opinions.write(places, old.lerp(fresh, part * keep.unsqueeze(-1)))
-
-    def both(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean opinion [2, B, K] of these rows, twice, and which rows have one [B, 1]."""
-        places = torch.cat([index, index + self.spec.num_train])
-        total = self.opinions.read(places).view(2, len(index), -1).sum(0)
-        size = total.sum(-1, keepdim=True)
-        return (total / size.clamp_min(1e-8)).expand(2, -1, -1), size > 0
-
-    def count_folds(self) -> int:
-        """How many parts of the rows are rested from by turns; 1: none."""
-        return (3 if self.images else 1) if self.folds == "auto" else int(self.folds)
+        return fit.sum() + self.imbalance(logits, step)
 
     def ask(self, x: Tensor, index: Tensor) -> Tensor:
         """Both running opinions [2, B, K] of these rows, moved towards what the averages think."""
@@ -192,12 +146,16 @@ class SecondOpinion(Method):
         sharp = (2 * (opinions.clamp_min(1e-8).log() + wrong_as)).softmax(-1)
         return (1 - trust) * label + trust * (w * label + (1 - w) * sharp)
 
-    def imbalance(self, logits: Tensor) -> Tensor | float:
-        """KL(classes' frequency || mean prediction) of both networks, by its weight."""
-        weight = float(self.images if self.prior == "auto" else self.prior)
+    def imbalance(self, logits: Tensor, step: StepInfo) -> Tensor | float:
+        """KL(classes' frequency || mean prediction) of both networks, by its weight.
+
+        It rises with the trust in opinions: labels need no such help, and learn slower with it.
+        """
+        weight: Tensor | float = float(self.images if self.prior == "auto" else self.prior)
         if not weight:
             return 0.0
         predicted = logits.float().softmax(-1).mean(1).clamp_min(1e-8)
+        weight = weight * self.trust(step)
         return weight * (self.frequency * (self.frequency / predicted).log()).sum()
 
     @property
