@@ -218,7 +218,7 @@ class Chosen(SecondOpinion):
             opinions = self.opinions.all().view(2, len(y), -1)
             mean = opinions.mean(0)
             rows = (y != IGNORE) & (mean.sum(1) > 0)
-            self.T.copy_(count_T(mean[rows], y[rows], self.frequency))
+            self.take(count_T(mean[rows], y[rows], self.frequency))
             if progress >= warm_up:
                 part = (progress - warm_up) / max(1 - warm_up, 1e-6)
                 share = self.first + (self.last - self.first) * part

@@ -62,9 +62,10 @@ def test_a_label_that_is_not_believed_is_replaced_by_a_class_that_is_given_it():
     k = method.spec.num_classes
     method.spec = replace(method.spec, num_train=60_000)
     wavers = torch.tensor([0.5, 0.5, 1e-9]).expand(2, 1, k)
-    method.T.copy_(0.6 * torch.eye(k) + 0.4 * torch.eye(k).roll(1, 1))  # class 1 becomes label 2
+    method.take(0.6 * torch.eye(k) + 0.4 * torch.eye(k).roll(1, 1))  # class 1 becomes label 2
     assert (method.target(wavers, torch.tensor([2]), 1.0)[..., 1] > 0.99).all()
     method.confusion = 0.0
+    method.take(method.T)
     torch.testing.assert_close(method.target(wavers, torch.tensor([2]), 1.0)[0, 0, 0].item(), 0.5)
 
 
@@ -77,7 +78,7 @@ def test_targets_believe_a_label_by_its_lift():
     y = draw(6, k)[1]
     y[2] = IGNORE
     method.means.copy_(draw(2, k, seed=2)[0].unsqueeze(1))
-    method.T.copy_(draw(k, k, seed=3)[0])
+    method.take(draw(k, k, seed=3)[0])
     S = slow_sources(method.T.double().numpy(), 12 * method.frequency.double().numpy())
     got = method.target(opinions, y, 0.25).double().numpy()
     m, c = opinions.double().numpy(), method.means.double().numpy()
@@ -117,6 +118,18 @@ def test_labels_are_taken_at_their_word_during_the_warm_up():
     assert built(data, warm_up=0.5).trust(late) == 1
     between = StepInfo(torch.tensor(55.0), 100, torch.Generator(), lambda x: x)
     assert built(data, warm_up=0.5).trust(between).item() == pytest.approx(0.5)
+
+
+def test_a_run_made_before_that_was_kept_loads():
+    """What a label tells that is not believed follows from T and the classes' frequency."""
+    method, other = built(blobs(n=24)), built(blobs(n=24))
+    k = method.spec.num_classes
+    method.frequency.copy_(torch.tensor([0.2, 0.3, 0.5]))
+    method.take(draw(k, k, seed=3)[0])
+    old = {name: value for name, value in method.state_dict().items() if name != "told"}
+    other.load_state_dict(old)
+    torch.testing.assert_close(other.told, method.told)
+    assert other.told.abs().max() > 0.01
 
 
 def test_pictures_warm_up_for_longer_than_vectors():

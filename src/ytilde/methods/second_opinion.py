@@ -73,7 +73,11 @@ class SecondOpinion(Method):
         self.means: Tensor  # each average's mean opinion [2, 1, K]
         self.frequency: Tensor  # of the labels' classes [K]
         self.steps: Tensor
+        self.told: (
+            Tensor  # by a label y that is not believed, of the true class: log S[., y] [K, K]
+        )
         self.register_buffer("T", 0.5 * torch.eye(k) + 0.5 / k)
+        self.register_buffer("told", torch.zeros(k, k))
         self.register_buffer("means", torch.full((2, 1, k), 1 / k))
         self.register_buffer("frequency", torch.full((k,), 1 / k))
         self.register_buffer("steps", torch.zeros(()))
@@ -85,11 +89,28 @@ class SecondOpinion(Method):
         y = data.y.to(trainer.device)
         count = torch.bincount(y[y != IGNORE], minlength=data.num_classes)
         self.frequency.copy_((count + 1) / (count + 1).sum())
+        self.take(self.T)
         for _ in trainer.epochs("main", self.loss, self.param_groups(), data):
             opinions = self.opinions.all().view(2, len(y), -1).mean(0)
             rows = (y != IGNORE) & (opinions.sum(1) > 0)
             if rows.any():
-                self.T.copy_(count_T(opinions[rows], y[rows], self.frequency))
+                self.take(count_T(opinions[rows], y[rows], self.frequency))
+
+    def take(self, T: Tensor) -> None:
+        """Take over T [K, K], and what labels tell by it that are not believed."""
+        self.T.copy_(T)
+        self.told.copy_(self.tells(T, self.frequency))
+
+    def tells(self, T: Tensor, frequency: Tensor) -> Tensor:
+        S = sources(T, frequency * self.spec.num_train / 2)
+        return self.confusion * S.log().T
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+        """Runs that were made before `told` was kept hold what it follows from."""
+        if prefix + "T" in state and prefix + "told" not in state:
+            kept = self.tells(state[prefix + "T"], state[prefix + "frequency"])
+            state = state | {prefix + "told": kept}
+        super()._load_from_state_dict(state, prefix, *rest)  # type: ignore[no-untyped-call]
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         self.move_averages()
@@ -141,8 +162,7 @@ class SecondOpinion(Method):
         lift = opinions / self.means.clamp_min(1e-8)
         w = (label * lift).sum(-1, keepdim=True) / lift.amax(-1, keepdim=True).clamp_min(1e-8)
         w = w**self.exponent * label.sum(-1, keepdim=True)  # 0 without a label, 0^0 too
-        S = sources(self.T, self.frequency * self.spec.num_train / 2)[:, y.clamp_min(0)].T
-        wrong_as = self.confusion * label.sum(-1, keepdim=True) * S.log()  # 0 without a label
+        wrong_as = label.sum(-1, keepdim=True) * self.told[y.clamp_min(0)]  # 0 without a label
         sharp = (2 * (opinions.clamp_min(1e-8).log() + wrong_as)).softmax(-1)
         return (1 - trust) * label + trust * (w * label + (1 - w) * sharp)
 
