@@ -280,6 +280,15 @@ def test_entries_of_a_matrix_have_jeffreys_intervals():
         assert (row.low, row.high) == pytest.approx(tuple(limits))
 
 
+def test_agreement_is_the_share_of_votes_that_are_the_consensus():
+    votes, _ = make_crowd(np.arange(90) % 3, 3, seed=1)
+    found = find_consensus(votes)
+    given = found.votes.assign(agrees=found.votes.label == found.votes.consensus_label)
+    for by, table in (("annotator", found.annotators), ("item", found.items)):
+        want = given.groupby(by).agrees.mean()[table[by]]
+        np.testing.assert_allclose(table.agreement, want)
+
+
 def test_remarks_tell_the_reliable_from_those_who_may_guess():
     """Of three classes, where the average vote is right in 70 %."""
     low, high = np.array([(0.2, 0.8), (0.38, 0.6), (0.39, 0.6), (0.69, 0.9), (0.7, 0.9)]).T

@@ -150,6 +150,12 @@ def test_the_interval_of_a_sure_model_is_the_binomial_one():
     assert (float(rate), rate.low, rate.high) == pytest.approx((0.15, 0.15 - half, 0.15 + half))
 
 
+def test_an_interval_stays_among_the_shares():
+    for wrong in (0, 1, 9, 10):
+        rate, low, high = verdict.interval(wrong, np.array([wrong / 10]), 0.3, 10)
+        assert 0 <= low <= rate <= high <= 1
+
+
 def test_what_is_said_of_a_label_adds_up():
     """A suspect's own probability, its suggestion's and the rest's are one; p_wrong is modest."""
     p, y, _, _ = simulate(0, temperature=1.6, of="noisy")
@@ -369,6 +375,10 @@ def test_other_baselines_rank_errors_low():
     p = np.clip(np.eye(2)[clean] + rng.normal(size=(200, 1)) * 0.02, 0.01, 0.99)
     p /= p.sum(1, keepdims=True)
     assert ((auditing.small_loss(p, y) < 0.5) == wrong).all()
+    # how the mixture splits the losses does not depend on their scale
+    for power in (0.1, 7.0):
+        same = auditing.small_loss(p**power, y)
+        np.testing.assert_allclose(same, auditing.small_loss(p, y), atol=1e-6)
     margins = rng.normal(size=(7, 200)) + np.where(wrong, -3, 3)
     scores = auditing.aum(margins)
     assert metrics.auroc(-scores, wrong) == 1.0
@@ -600,6 +610,12 @@ def test_a_weak_model_has_suspects_too():
     assert flagged.sum() > 1.5 * (issues.p_wrong > 0.5).sum()
     assert wrong[flagged].mean() > 1.2 * wrong.mean()
     assert (issues.predicted_label != issues.given_label)[flagged].all()
+
+
+def test_a_label_that_is_more_likely_wrong_than_right_is_a_suspect_whatever_the_cut():
+    p_wrong = np.array([0.34, 0.4, 0.5, 0.6, 0.9])
+    assert verdict.suspects(p_wrong, 0.9).tolist() == [False, False, False, True, True]
+    assert verdict.suspects(p_wrong, 0.4).tolist() == [False, True, True, True, True]
 
 
 def test_suspects_are_cut_where_the_expected_f1_is_largest():
@@ -901,6 +917,38 @@ def test_when_every_row_is_checked_the_count_is_what_was_found():
     wrong = int((clean != y).sum())
     assert 0 < wrong < 60
     assert [round(v) for v in found.checked[:3]] == [wrong] * 3
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_no_label_is_surer_wrong_than_the_model_can_be_trusted(k):
+    """Before rows are put in order; what is taken from the doubt goes back to the label."""
+    random = np.random.default_rng(0)
+    clean = random.integers(0, k, 600)
+    p = np.exp(3 * np.eye(k)[clean] + 1.5 * random.normal(size=(600, k)))
+    p /= p.sum(1, keepdims=True)
+    y = np.where(random.random(600) < 0.3, random.integers(0, k, 600), clean)
+    evidence = readings.Evidence(p, y, np.arange(600), None)
+    fitted = readings.fit_readings(evidence)._replace(doubt=0.6)
+    got, sums, _ = verdict.judge_rows(evidence, fitted, slice(0, 600))
+    _, clean_p, post, right = fitted.judge(evidence, slice(0, 600))
+    most = 1 - verdict.DOUBT * 0.6
+    for n in range(600):
+        wrong = 1 - post[n, y[n]]
+        modest = wrong if wrong < 0.5 else 0.5 + (wrong - 0.5) * (most - 0.5) / 0.5
+        scaled = post[n] * modest / wrong
+        scaled[y[n]] = 1 - modest
+        others = [c for c in np.argsort(-scaled, kind="stable") if c != y[n]]
+        first = y[n] if wrong < 0.5 and post[n, y[n]] >= post[n].max() else others[0]
+        second = y[n] if k == 2 and first != y[n] else next(c for c in others if c != first)
+        assert (got.predicted[n], got.runner_up[n]) == (first, second)
+        assert got.p_wrong[n] == pytest.approx(modest)
+        assert got.quality[n] == pytest.approx(1 - modest)
+        assert got.predicted_prob[n] == pytest.approx(scaled[first])
+        assert got.runner_up_prob[n] == pytest.approx(scaled[second])
+    assert (got.p_wrong > 0.5).sum() > 50 and got.p_wrong.max() < most
+    assert sums.wrong == pytest.approx(600 - right)
+    assert sums.model_wrong == pytest.approx([(1 - clean_p.max(1)).sum()])
+    assert sums.joint == pytest.approx(post.T @ np.eye(k)[y])
 
 
 def test_with_other_p_wrong_the_other_classes_keep_their_proportions():

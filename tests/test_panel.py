@@ -121,6 +121,18 @@ def test_features_are_standardised_and_many_become_components():
     assert (np.diff(spread[:3]) <= 1e-6).all()
 
 
+def test_as_many_columns_as_components_stay_as_they_are():
+    x = np.random.default_rng(0).normal(size=(300, COMPONENTS)) + 3
+    assert np.allclose(reduced(x), (x - x.mean(0)) / x.std(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [10**2, 10**5, 4 * 10**5, 10**6, 10**8])
+def test_rows_are_compared_in_so_many_pairs_or_with_so_few(rows):
+    most = panels.reference(rows)
+    assert most <= panels.REFERENCE and (most * rows <= 4e9 or most == 2_000)
+    assert (most + 1) * rows > 4e9 or most == panels.REFERENCE  # and no fewer
+
+
 def test_many_rows_ask_a_part_of_them(rows, monkeypatch):
     x, y, _ = rows
     monkeypatch.setattr(panels, "REFERENCE", 60)
