@@ -378,6 +378,21 @@ def test_intervals_know_who_gave_few_votes():
     assert found.annotators.remark[3] == "too few votes to tell"
 
 
+def test_who_gave_no_vote_has_the_skill_that_is_believed_beforehand():
+    """Jeffreys' prior of knowing; a habit as of three guesses of every class. All truths are 0."""
+    item, who = np.tile(range(200), 3), np.repeat(range(3), 200)
+    votes = Votes(item, who, np.zeros(600, int), list(range(200)), list(range(400)), ["0", "1"])
+    found = skills(votes)
+    g = np.random.default_rng(0)
+    knows, habit = g.beta(0.5, 0.5, (300, 4000)), g.beta(3, 3, (300, 4000))
+    draws = knows + (1 - knows) * habit
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0).mean(1)
+    assert found.accuracy[3:].mean() == pytest.approx(draws.mean(), abs=0.01)
+    assert found.low[3:].mean() == pytest.approx(low, abs=0.01)
+    assert found.high[3:].mean() == pytest.approx(high, abs=0.01)
+    assert found.low[:3].min() > 0.9
+
+
 def test_same_seed_same_intervals():
     votes, _ = make_crowd(np.arange(100) % 2, 2, seed=0)
     first, again, other = (skills(votes, seed=s) for s in (0, 0, 1))
@@ -420,6 +435,15 @@ def test_a_model_counts_as_one_more_annotator():
     suspects = found.issues[found.issues.is_label_issue]
     assert (suspects.predicted_label == clean[suspects["index"]]).mean() > 0.8
     assert len(found.votes) == len(votes)
+
+
+def test_a_model_may_be_ten_times_too_modest_or_sixteen_times_too_sure():
+    clean = np.random.default_rng(0).integers(0, 4, 800)
+    votes, _ = make_crowd(clean, 4, seed=0)
+    modest = np.where(np.eye(4)[clean] > 0, 0.28, 0.24)
+    assert with_model(votes, modest).temperature == pytest.approx(0.1)
+    blind = np.where(np.eye(4)[np.random.default_rng(1).integers(0, 4, 800)] > 0, 0.997, 0.001)
+    assert with_model(votes, blind).temperature == pytest.approx(16)
 
 
 def test_a_model_that_knows_nothing_has_no_say():

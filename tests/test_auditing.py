@@ -13,12 +13,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import softmax
 
 from ytilde import auditing, metrics
 from ytilde.auditing import audit, inputs, notes, readings, report, verdict
 from ytilde.auditing.audit import overlap
 from ytilde.auditing.issues import worst_first
 from ytilde.data import BadInput
+from ytilde.selection import two_component_mixture
 
 
 def simulate(seed, *, n=3000, k=5, rate=0.25, kind="symmetric", temperature=1.0, of="clean"):
@@ -389,6 +392,15 @@ def test_other_baselines_rank_errors_low():
         assert metrics.auroc(-values, wrong) == 1.0, name
 
 
+def test_small_losses_are_told_by_dividemixs_mixture():
+    rng = np.random.default_rng(0)
+    loss = np.concatenate([rng.exponential(0.1, 150), rng.normal(1.5, 0.5, 50).clip(0.2)])
+    p = np.stack([np.exp(-loss), 1 - np.exp(-loss)], 1)
+    want = two_component_mixture(torch.from_numpy(loss), max_iter=1000, tol=1e-9)
+    got = auditing.small_loss(p, np.zeros(200, int))
+    np.testing.assert_allclose(got, want, atol=0.02)
+
+
 # --- files and bad input -------------------------------------------------------------------
 
 
@@ -670,6 +682,16 @@ def test_the_curve_is_read_by_eighths_of_its_posterior(monkeypatch):
         assert got[:, 1].mean() == pytest.approx(want[:, 1].mean(), rel=1e-6)
 
 
+def test_the_grid_of_the_curve_has_no_gap():
+    """Of noise two in 1,000 can be told, and then every fiftieth; up to 70 %."""
+    noise, rise, steepness = readings.NOISE, readings.RISE, readings.STEEPNESS
+    assert noise[0] <= 0.002 and noise[-1] == pytest.approx(0.7)
+    assert (np.diff(noise) > 0.001).all() and np.diff(noise).max() <= 0.02 + 1e-9
+    assert (noise[1:] / noise[:-1]).max() <= 2.5 + 1e-9
+    assert np.diff(rise) == pytest.approx(np.full(19, rise[1] - rise[0])) and rise[-1] == 1
+    assert rise[0] <= 0.01 and steepness[0] < 1 / 6 and steepness[-1] > 6
+
+
 def test_a_reading_is_bayes_over_truth_and_borders():
     """Truth by the judges, then noise where classes meet, then T; the label as observed."""
     rng = np.random.default_rng(0)
@@ -745,6 +767,32 @@ def test_views_are_weighed_by_what_they_know():
     np.testing.assert_allclose(voice.bias - voice.bias.mean(), bias, atol=0.1)
     got = voice.say([a, b])
     assert np.abs(got - q).mean() < 0.01 and np.allclose(got.sum(1), 1)
+
+
+def test_the_voice_is_the_likeliest_under_its_priors():
+    """A slow version; with so few rows the priors of bias, rates and confusions all count."""
+    rng = np.random.default_rng(0)
+    n, k, off = 12, 3, ~np.eye(3, dtype=bool)
+    views = [rng.normal(size=(n, k)) for _ in range(2)]
+    y = rng.integers(0, 2, n)
+
+    def parts(at):
+        return np.exp(at[:2]), at[2:5], at[5:8], at[8:17].reshape(k, k), at[17]
+
+    def cost(at):
+        weights, bias, rates, spread, rate = parts(at)
+        q = softmax(sum(w * v for w, v in zip(weights, views, strict=True)) + bias, 1)
+        eps = 1 / (1 + np.exp(-rate - rates))
+        wrong = softmax(np.where(off, spread, -np.inf), 1)
+        T = np.diag(1 - eps) + eps[:, None] * wrong
+        prior = (bias @ bias + 2 * rates @ rates + (spread**2).sum() + (rate + 2) ** 2 / 10) / 2
+        return prior - np.log((q @ T)[range(n), y]).sum()
+
+    start = np.r_[np.full(2, -np.log(2)), np.zeros(15), -2.0]
+    best = minimize(cost, start, method="BFGS", options={"gtol": 1e-7, "maxiter": 2000}).x
+    voice = readings._fit_voice(views, y, k)
+    np.testing.assert_allclose(voice.weights, parts(best)[0], atol=2e-3)
+    np.testing.assert_allclose(voice.bias, parts(best)[1], atol=2e-3)
 
 
 def test_a_panel_that_adds_nothing_leaves_the_model_half_a_say():

@@ -5,7 +5,16 @@ import pytest
 import torch
 
 from ytilde.auditing import panel as panels
-from ytilde.auditing.kernel import RIDGES, Ridge, Span, fit_kernel, kernel_scores, standardised
+from ytilde.auditing.kernel import (
+    RIDGES,
+    Ridge,
+    Span,
+    _relevance,
+    fit_kernel,
+    kernel_features,
+    kernel_scores,
+    standardised,
+)
 from ytilde.auditing.panel import COMPONENTS, NEIGHBOURS, WIDTH, panel, reduced
 
 K = 3
@@ -186,6 +195,27 @@ def test_the_kernel_judges_unasked_rows_by_all_that_were_asked(rows):
     twin = torch.cat([z, z[1:2]])
     judged = kernel_scores(twin, torch.cat([label, torch.tensor([-1])]), asked, K)
     assert judged[-1, y[1]] > judged[1, y[1]]
+
+
+def test_penalties_are_about_three_times_one_another():
+    steps = np.divide(RIDGES[1:], RIDGES[:-1])
+    assert steps.min() > 2.5 and steps.max() < 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_features_are_halved_doubled_or_left_out_where_that_lowers_the_error(seed):
+    """The label swings with the last feature, hardly with the second, and not with the first."""
+    x = torch.randn(300, 3, generator=torch.Generator().manual_seed(seed))
+    y = ((2 * x[:, 2]).sin() + 0.5 * x[:, 1] > 0).long()
+    Y = torch.nn.functional.one_hot(y, 2).float()
+    weights = _relevance(x, Y, torch.Generator().manual_seed(1))
+    assert weights.tolist() == [0, 0.5, 2]
+
+    def error(scaled):
+        features = kernel_features(scaled, 150, torch.Generator().manual_seed(0))
+        return min(ridge.error(Y) for ridge in Ridge.of(features, RIDGES))
+
+    assert error(x * weights) < 0.7 * error(x)
 
 
 def test_scaling_and_penalty_have_the_smallest_leave_one_out_error(rows):
