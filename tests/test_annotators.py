@@ -242,19 +242,29 @@ def test_dawid_skene_is_that_of_crowd_kit(seed):
     np.testing.assert_allclose(ours.matrices, their_T, atol=1e-9)
 
 
+def log_likelihood(votes, found):
+    joint = np.log(np.maximum(found.prior, 1e-300))[None].repeat(len(votes.items), 0)
+    log_T = np.log(np.maximum(found.matrices, 1e-300))
+    np.add.at(joint, votes.item, log_T[votes.annotator, :, votes.label])
+    return np.logaddexp.reduce(joint, axis=1).sum()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_em_never_loses_likelihood(seed):
     votes = read_votes(random_table(seed))
-
-    def likelihood(found):
-        joint = np.log(np.maximum(found.prior, 1e-300))[None].repeat(len(votes.items), 0)
-        log_T = np.log(np.maximum(found.matrices, 1e-300))
-        np.add.at(joint, votes.item, log_T[votes.annotator, :, votes.label])
-        return np.logaddexp.reduce(joint, axis=1).sum()
-
     for fit in (dawid_skene, one_coin):
-        steps = [likelihood(fit(votes, steps=n, tolerance=-np.inf)) for n in range(1, 40)]
-        assert (np.diff(steps) > -1e-8).all()
+        found = (fit(votes, steps=n, tolerance=-np.inf) for n in range(1, 40))
+        assert (np.diff([log_likelihood(votes, each) for each in found]) > -1e-8).all()
+
+
+@pytest.mark.parametrize("fit", [dawid_skene, one_coin])
+def test_em_stops_where_a_step_adds_little_to_the_likelihood_of_a_vote(fit):
+    votes = read_votes(random_table(0))
+    tried = [fit(votes, steps=n, tolerance=-np.inf) for n in range(60)]
+    gained = np.diff([log_likelihood(votes, each) for each in tried]) / len(votes)
+    last = int((gained < 1e-3).argmax()) + 2  # a step tells what the one before has gained
+    assert 3 < last < 60
+    assert np.array_equal(fit(votes, tolerance=1e-3).probs, tried[last].probs)
 
 
 @pytest.mark.parametrize("method", ["dawid_skene", "majority", "one_coin"])

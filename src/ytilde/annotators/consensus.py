@@ -126,9 +126,10 @@ def _em(votes: Votes, fit: Callable[[Array], Array], steps: int, tolerance: floa
     for _ in range(steps):
         probs, likelihood = posterior(counts, T, np.log(np.maximum(prior, FLOOR)))
         prior, T = probs.mean(0), fit(_expected(counts, probs, K))
-        if likelihood.sum() / len(votes) - last < tolerance:
+        now = likelihood.sum() / len(votes)
+        if now - last < tolerance:
             break
-        last = likelihood.sum() / len(votes)
+        last = now
     return Consensus(probs, prior, T)
 
 
