@@ -347,6 +347,12 @@ def test_an_annotator_without_a_vote_changes_nothing(fit):
         assert found.matrices[0].tolist() == [[1.0, 0.0, 0.0]] * 3
 
 
+def test_without_any_vote_all_classes_are_as_likely():
+    none = np.zeros(0, dtype=int)
+    found = majority(Votes(none, none, none, ["a", "b"], ["x"], ["0", "1", "2"]))
+    np.testing.assert_allclose(found.probs, np.full((2, 3), 1 / 3))
+
+
 def test_auto_takes_a_matrix_only_where_there_are_votes_for_it():
     assert choose(make_crowd(np.arange(60) % 5, 5, seed=0)[0]) == "one_coin"
     assert choose(make_crowd(np.arange(600) % 2, 2, seed=0)[0]) == "dawid_skene"

@@ -513,6 +513,16 @@ def test_bad_input_is_one_sentence(arguments, message):
         audit(*arguments)
 
 
+def test_votes_are_audited_alone_and_not_beside_what_is_for_labels():
+    p, y, _, T = simulate(0, n=60)
+    votes = np.stack([y, y, (y + 1) % 5], 1)
+    found = audit(p, annotations=votes)
+    assert len(found.issues) == 60 and len(found.annotators) == 4  # the model is one of them
+    for beside in ({"transition": T}, {"features": p}):
+        with pytest.raises(BadInput, match="are for y"):
+            audit(p, annotations=votes, **beside)
+
+
 def test_bad_names_and_transition():
     y = [0, 1, 0, 1]
     with pytest.raises(BadInput, match="3 class names"):
