@@ -242,19 +242,29 @@ def test_dawid_skene_is_that_of_crowd_kit(seed):
     np.testing.assert_allclose(ours.matrices, their_T, atol=1e-9)
 
 
+def log_likelihood(votes, found):
+    joint = np.log(np.maximum(found.prior, 1e-300))[None].repeat(len(votes.items), 0)
+    log_T = np.log(np.maximum(found.matrices, 1e-300))
+    np.add.at(joint, votes.item, log_T[votes.annotator, :, votes.label])
+    return np.logaddexp.reduce(joint, axis=1).sum()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_em_never_loses_likelihood(seed):
     votes = read_votes(random_table(seed))
-
-    def likelihood(found):
-        joint = np.log(np.maximum(found.prior, 1e-300))[None].repeat(len(votes.items), 0)
-        log_T = np.log(np.maximum(found.matrices, 1e-300))
-        np.add.at(joint, votes.item, log_T[votes.annotator, :, votes.label])
-        return np.logaddexp.reduce(joint, axis=1).sum()
-
     for fit in (dawid_skene, one_coin):
-        steps = [likelihood(fit(votes, steps=n, tolerance=-np.inf)) for n in range(1, 40)]
-        assert (np.diff(steps) > -1e-8).all()
+        found = (fit(votes, steps=n, tolerance=-np.inf) for n in range(1, 40))
+        assert (np.diff([log_likelihood(votes, each) for each in found]) > -1e-8).all()
+
+
+@pytest.mark.parametrize("fit", [dawid_skene, one_coin])
+def test_em_stops_where_a_step_adds_little_to_the_likelihood_of_a_vote(fit):
+    votes = read_votes(random_table(0))
+    tried = [fit(votes, steps=n, tolerance=-np.inf) for n in range(60)]
+    gained = np.diff([log_likelihood(votes, each) for each in tried]) / len(votes)
+    last = int((gained < 1e-3).argmax()) + 2  # a step tells what the one before has gained
+    assert 3 < last < 60
+    assert np.array_equal(fit(votes, tolerance=1e-3).probs, tried[last].probs)
 
 
 @pytest.mark.parametrize("method", ["dawid_skene", "majority", "one_coin"])
@@ -278,6 +288,15 @@ def test_entries_of_a_matrix_have_jeffreys_intervals():
         assert row.expected_votes == hits
         limits = beta(hits + 0.5, n - hits + 0.5).ppf([0.025, 0.975])
         assert (row.low, row.high) == pytest.approx(tuple(limits))
+
+
+def test_agreement_is_the_share_of_votes_that_are_the_consensus():
+    votes, _ = make_crowd(np.arange(90) % 3, 3, seed=1)
+    found = find_consensus(votes)
+    given = found.votes.assign(agrees=found.votes.label == found.votes.consensus_label)
+    for by, table in (("annotator", found.annotators), ("item", found.items)):
+        want = given.groupby(by).agrees.mean()[table[by]]
+        np.testing.assert_allclose(table.agreement, want)
 
 
 def test_remarks_tell_the_reliable_from_those_who_may_guess():
@@ -328,6 +347,12 @@ def test_an_annotator_without_a_vote_changes_nothing(fit):
         assert found.matrices[0].tolist() == [[1.0, 0.0, 0.0]] * 3
 
 
+def test_without_any_vote_all_classes_are_as_likely():
+    none = np.zeros(0, dtype=int)
+    found = majority(Votes(none, none, none, ["a", "b"], ["x"], ["0", "1", "2"]))
+    np.testing.assert_allclose(found.probs, np.full((2, 3), 1 / 3))
+
+
 def test_auto_takes_a_matrix_only_where_there_are_votes_for_it():
     assert choose(make_crowd(np.arange(60) % 5, 5, seed=0)[0]) == "one_coin"
     assert choose(make_crowd(np.arange(600) % 2, 2, seed=0)[0]) == "dawid_skene"
@@ -367,6 +392,21 @@ def test_intervals_know_who_gave_few_votes():
     width = found.annotators.accuracy_high - found.annotators.accuracy_low
     assert width[3] > 0.4 > 0.1 > width[:3].max()
     assert found.annotators.remark[3] == "too few votes to tell"
+
+
+def test_who_gave_no_vote_has_the_skill_that_is_believed_beforehand():
+    """Jeffreys' prior of knowing; a habit as of three guesses of every class. All truths are 0."""
+    item, who = np.tile(range(200), 3), np.repeat(range(3), 200)
+    votes = Votes(item, who, np.zeros(600, int), list(range(200)), list(range(400)), ["0", "1"])
+    found = skills(votes)
+    g = np.random.default_rng(0)
+    knows, habit = g.beta(0.5, 0.5, (300, 4000)), g.beta(3, 3, (300, 4000))
+    draws = knows + (1 - knows) * habit
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0).mean(1)
+    assert found.accuracy[3:].mean() == pytest.approx(draws.mean(), abs=0.01)
+    assert found.low[3:].mean() == pytest.approx(low, abs=0.01)
+    assert found.high[3:].mean() == pytest.approx(high, abs=0.01)
+    assert found.low[:3].min() > 0.9
 
 
 def test_same_seed_same_intervals():
@@ -411,6 +451,15 @@ def test_a_model_counts_as_one_more_annotator():
     suspects = found.issues[found.issues.is_label_issue]
     assert (suspects.predicted_label == clean[suspects["index"]]).mean() > 0.8
     assert len(found.votes) == len(votes)
+
+
+def test_a_model_may_be_ten_times_too_modest_or_sixteen_times_too_sure():
+    clean = np.random.default_rng(0).integers(0, 4, 800)
+    votes, _ = make_crowd(clean, 4, seed=0)
+    modest = np.where(np.eye(4)[clean] > 0, 0.28, 0.24)
+    assert with_model(votes, modest).temperature == pytest.approx(0.1)
+    blind = np.where(np.eye(4)[np.random.default_rng(1).integers(0, 4, 800)] > 0, 0.997, 0.001)
+    assert with_model(votes, blind).temperature == pytest.approx(16)
 
 
 def test_a_model_that_knows_nothing_has_no_say():

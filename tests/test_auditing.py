@@ -13,12 +13,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import softmax
 
 from ytilde import auditing, metrics
 from ytilde.auditing import audit, inputs, notes, readings, report, verdict
 from ytilde.auditing.audit import overlap
 from ytilde.auditing.issues import worst_first
 from ytilde.data import BadInput
+from ytilde.selection import two_component_mixture
 
 
 def simulate(seed, *, n=3000, k=5, rate=0.25, kind="symmetric", temperature=1.0, of="clean"):
@@ -148,6 +151,12 @@ def test_the_interval_of_a_sure_model_is_the_binomial_one():
     rate = audit(p, y, transition=np.array([[0.8, 0.2], [0.2, 0.8]])).noise_rate
     half = 1.96 * np.sqrt(0.15 * 0.85 / 200)
     assert (float(rate), rate.low, rate.high) == pytest.approx((0.15, 0.15 - half, 0.15 + half))
+
+
+def test_an_interval_stays_among_the_shares():
+    for wrong in (0, 1, 9, 10):
+        rate, low, high = verdict.interval(wrong, np.array([wrong / 10]), 0.3, 10)
+        assert 0 <= low <= rate <= high <= 1
 
 
 def test_what_is_said_of_a_label_adds_up():
@@ -369,6 +378,10 @@ def test_other_baselines_rank_errors_low():
     p = np.clip(np.eye(2)[clean] + rng.normal(size=(200, 1)) * 0.02, 0.01, 0.99)
     p /= p.sum(1, keepdims=True)
     assert ((auditing.small_loss(p, y) < 0.5) == wrong).all()
+    # how the mixture splits the losses does not depend on their scale
+    for power in (0.1, 7.0):
+        same = auditing.small_loss(p**power, y)
+        np.testing.assert_allclose(same, auditing.small_loss(p, y), atol=1e-6)
     margins = rng.normal(size=(7, 200)) + np.where(wrong, -3, 3)
     scores = auditing.aum(margins)
     assert metrics.auroc(-scores, wrong) == 1.0
@@ -377,6 +390,15 @@ def test_other_baselines_rank_errors_low():
         values = score(p, y)
         assert ((values >= 0) & (values <= 1)).all(), name
         assert metrics.auroc(-values, wrong) == 1.0, name
+
+
+def test_small_losses_are_told_by_dividemixs_mixture():
+    rng = np.random.default_rng(0)
+    loss = np.concatenate([rng.exponential(0.1, 150), rng.normal(1.5, 0.5, 50).clip(0.2)])
+    p = np.stack([np.exp(-loss), 1 - np.exp(-loss)], 1)
+    want = two_component_mixture(torch.from_numpy(loss), max_iter=1000, tol=1e-9)
+    got = auditing.small_loss(p, np.zeros(200, int))
+    np.testing.assert_allclose(got, want, atol=0.02)
 
 
 # --- files and bad input -------------------------------------------------------------------
@@ -491,6 +513,16 @@ def test_bad_input_is_one_sentence(arguments, message):
         audit(*arguments)
 
 
+def test_votes_are_audited_alone_and_not_beside_what_is_for_labels():
+    p, y, _, T = simulate(0, n=60)
+    votes = np.stack([y, y, (y + 1) % 5], 1)
+    found = audit(p, annotations=votes)
+    assert len(found.issues) == 60 and len(found.annotators) == 4  # the model is one of them
+    for beside in ({"transition": T}, {"features": p}):
+        with pytest.raises(BadInput, match="are for y"):
+            audit(p, annotations=votes, **beside)
+
+
 def test_bad_names_and_transition():
     y = [0, 1, 0, 1]
     with pytest.raises(BadInput, match="3 class names"):
@@ -602,6 +634,12 @@ def test_a_weak_model_has_suspects_too():
     assert (issues.predicted_label != issues.given_label)[flagged].all()
 
 
+def test_a_label_that_is_more_likely_wrong_than_right_is_a_suspect_whatever_the_cut():
+    p_wrong = np.array([0.34, 0.4, 0.5, 0.6, 0.9])
+    assert verdict.suspects(p_wrong, 0.9).tolist() == [False, False, False, True, True]
+    assert verdict.suspects(p_wrong, 0.4).tolist() == [False, True, True, True, True]
+
+
 def test_suspects_are_cut_where_the_expected_f1_is_largest():
     p_wrong = np.random.default_rng(0).beta(0.5, 0.8, 200)
 
@@ -652,6 +690,16 @@ def test_the_curve_is_read_by_eighths_of_its_posterior(monkeypatch):
         got = np.array(readings._curve(u, agrees, k))
         np.testing.assert_allclose(got[:, [0, 2]], want[:, [0, 2]], rtol=1e-6)
         assert got[:, 1].mean() == pytest.approx(want[:, 1].mean(), rel=1e-6)
+
+
+def test_the_grid_of_the_curve_has_no_gap():
+    """Of noise two in 1,000 can be told, and then every fiftieth; up to 70 %."""
+    noise, rise, steepness = readings.NOISE, readings.RISE, readings.STEEPNESS
+    assert noise[0] <= 0.002 and noise[-1] == pytest.approx(0.7)
+    assert (np.diff(noise) > 0.001).all() and np.diff(noise).max() <= 0.02 + 1e-9
+    assert (noise[1:] / noise[:-1]).max() <= 2.5 + 1e-9
+    assert np.diff(rise) == pytest.approx(np.full(19, rise[1] - rise[0])) and rise[-1] == 1
+    assert rise[0] <= 0.01 and steepness[0] < 1 / 6 and steepness[-1] > 6
 
 
 def test_a_reading_is_bayes_over_truth_and_borders():
@@ -729,6 +777,32 @@ def test_views_are_weighed_by_what_they_know():
     np.testing.assert_allclose(voice.bias - voice.bias.mean(), bias, atol=0.1)
     got = voice.say([a, b])
     assert np.abs(got - q).mean() < 0.01 and np.allclose(got.sum(1), 1)
+
+
+def test_the_voice_is_the_likeliest_under_its_priors():
+    """A slow version; with so few rows the priors of bias, rates and confusions all count."""
+    rng = np.random.default_rng(0)
+    n, k, off = 12, 3, ~np.eye(3, dtype=bool)
+    views = [rng.normal(size=(n, k)) for _ in range(2)]
+    y = rng.integers(0, 2, n)
+
+    def parts(at):
+        return np.exp(at[:2]), at[2:5], at[5:8], at[8:17].reshape(k, k), at[17]
+
+    def cost(at):
+        weights, bias, rates, spread, rate = parts(at)
+        q = softmax(sum(w * v for w, v in zip(weights, views, strict=True)) + bias, 1)
+        eps = 1 / (1 + np.exp(-rate - rates))
+        wrong = softmax(np.where(off, spread, -np.inf), 1)
+        T = np.diag(1 - eps) + eps[:, None] * wrong
+        prior = (bias @ bias + 2 * rates @ rates + (spread**2).sum() + (rate + 2) ** 2 / 10) / 2
+        return prior - np.log((q @ T)[range(n), y]).sum()
+
+    start = np.r_[np.full(2, -np.log(2)), np.zeros(15), -2.0]
+    best = minimize(cost, start, method="BFGS", options={"gtol": 1e-7, "maxiter": 2000}).x
+    voice = readings._fit_voice(views, y, k)
+    np.testing.assert_allclose(voice.weights, parts(best)[0], atol=2e-3)
+    np.testing.assert_allclose(voice.bias, parts(best)[1], atol=2e-3)
 
 
 def test_a_panel_that_adds_nothing_leaves_the_model_half_a_say():
@@ -901,6 +975,38 @@ def test_when_every_row_is_checked_the_count_is_what_was_found():
     wrong = int((clean != y).sum())
     assert 0 < wrong < 60
     assert [round(v) for v in found.checked[:3]] == [wrong] * 3
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_no_label_is_surer_wrong_than_the_model_can_be_trusted(k):
+    """Before rows are put in order; what is taken from the doubt goes back to the label."""
+    random = np.random.default_rng(0)
+    clean = random.integers(0, k, 600)
+    p = np.exp(3 * np.eye(k)[clean] + 1.5 * random.normal(size=(600, k)))
+    p /= p.sum(1, keepdims=True)
+    y = np.where(random.random(600) < 0.3, random.integers(0, k, 600), clean)
+    evidence = readings.Evidence(p, y, np.arange(600), None)
+    fitted = readings.fit_readings(evidence)._replace(doubt=0.6)
+    got, sums, _ = verdict.judge_rows(evidence, fitted, slice(0, 600))
+    _, clean_p, post, right = fitted.judge(evidence, slice(0, 600))
+    most = 1 - verdict.DOUBT * 0.6
+    for n in range(600):
+        wrong = 1 - post[n, y[n]]
+        modest = wrong if wrong < 0.5 else 0.5 + (wrong - 0.5) * (most - 0.5) / 0.5
+        scaled = post[n] * modest / wrong
+        scaled[y[n]] = 1 - modest
+        others = [c for c in np.argsort(-scaled, kind="stable") if c != y[n]]
+        first = y[n] if wrong < 0.5 and post[n, y[n]] >= post[n].max() else others[0]
+        second = y[n] if k == 2 and first != y[n] else next(c for c in others if c != first)
+        assert (got.predicted[n], got.runner_up[n]) == (first, second)
+        assert got.p_wrong[n] == pytest.approx(modest)
+        assert got.quality[n] == pytest.approx(1 - modest)
+        assert got.predicted_prob[n] == pytest.approx(scaled[first])
+        assert got.runner_up_prob[n] == pytest.approx(scaled[second])
+    assert (got.p_wrong > 0.5).sum() > 50 and got.p_wrong.max() < most
+    assert sums.wrong == pytest.approx(600 - right)
+    assert sums.model_wrong == pytest.approx([(1 - clean_p.max(1)).sum()])
+    assert sums.joint == pytest.approx(post.T @ np.eye(k)[y])
 
 
 def test_with_other_p_wrong_the_other_classes_keep_their_proportions():

@@ -85,6 +85,21 @@ def test_crops_and_flips_are_uniform():
     assert abs(left - 2000) < 5 * 1000**0.5
 
 
+def test_half_of_all_draws_flip():
+    x = torch.arange(8.0).expand(8, 1, 4, 8).contiguous()
+    u = torch.stack([torch.full((8,), 0.5), torch.full((8,), 0.5), torch.arange(8) / 8])
+    flipped = CropFlip(0, flip=True)(x, None, u)[0]
+    assert [torch.equal(a, b.flip(-1)) for a, b in zip(flipped, x, strict=True)] == (
+        [True] * 4 + [False] * 4
+    )
+
+
+def test_a_probability_of_zero_changes_no_picture():
+    x = torch.rand(5, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    for part in (ColorJitter(p=0.0), Grey(p=0.0)):
+        assert torch.equal(part(x, None, torch.zeros(part.draws, 5))[0], x)
+
+
 def test_crop_then_flip_is_one_gather():
     assert make_augment("crop2+flip", (3, 16, 16)).transforms == (CropFlip(2, flip=True),)
     assert make_augment("flip+crop2", (3, 16, 16)).transforms == (

@@ -18,6 +18,7 @@ from ytilde import BadInput, Classifier, Data, audit, readers
 from ytilde.auditing.checked import (
     CHOSEN,
     DRAWN,
+    GOALS,
     NONE,
     OPEN,
     Checked,
@@ -27,10 +28,12 @@ from ytilde.auditing.checked import (
     groups_by,
     interval,
 )
-from ytilde.auditing.recalibration import fit
+from ytilde.auditing.readings import Evidence
+from ytilde.auditing.recalibration import fit, recalibrate
 from ytilde.auditing.review import Log, Review
 from ytilde.auditing.review.log import Choice
 from ytilde.auditing.sampling import Reviewed, Sample, draw, known_rows, sequence
+from ytilde.auditing.verdict import judge
 from ytilde.data import IGNORE
 
 
@@ -357,6 +360,22 @@ def test_a_rarely_drawn_row_stands_for_more_rows_in_the_recalibration():
     assert others.mean() == pytest.approx(100 / 1100, abs=0.04)  # as many are wrong
 
 
+def test_a_chosen_row_weighs_as_much_as_one_that_was_surely_drawn():
+    random = np.random.default_rng(0)
+    p, y = random.dirichlet(np.ones(3), 200), random.integers(0, 3, 200)
+    found, group = judge(Evidence(p, y, np.arange(200), None)), np.zeros(200, np.int64)
+    truth = np.where(np.arange(200) < 80, (y + random.integers(0, 2, 200)) % 3, IGNORE)
+    chosen = np.arange(200) < 30
+
+    def p_wrong(role, probability):
+        role = np.where(truth == IGNORE, NONE, np.where(chosen, role, DRAWN)).astype(np.int8)
+        chance = np.where(chosen, probability, 0.2)
+        return recalibrate(found, y, Checked(truth, role, group, chance)).p_wrong
+
+    assert np.array_equal(p_wrong(CHOSEN, 0.2), p_wrong(DRAWN, 1.0))
+    assert not np.allclose(p_wrong(CHOSEN, 0.2), p_wrong(DRAWN, 0.2))
+
+
 # ---- how many more ----------------------------------------------------------------------------
 
 
@@ -377,6 +396,12 @@ def test_more_rows_come_true():
 
 
 # ---- the sample of a review -------------------------------------------------------------------
+
+
+def test_the_next_widths_are_round_and_about_half_of_each_other():
+    assert all(float(f"{goal:.0e}") == goal for goal in GOALS)  # one digit
+    steps = np.divide(GOALS[:-1], GOALS[1:])
+    assert steps.min() > 1.4 and steps.max() < 2.6
 
 
 def test_a_sample_is_drawn_once_and_extended(tmp_path):

@@ -284,6 +284,7 @@ def test_bad_input_says_what_to_do():
         lambda: heads.Heteroscedastic(4, 3, parameter_efficient=True),
         lambda: heads.Heteroscedastic(4, 3, binary=True),
         lambda: heads.HetXL(4, 3, tau_bounds=(2.0, 1.0)),
+        lambda: heads.HetXL(4, 3, tau_bounds=(0.0, 1.0)),
         lambda: heads.LogisticNormal(4, 3, covariance="ful"),
         lambda: heads.LogisticNormal(4, 3, smoothing=0.0),
         lambda: heads.LogisticNormal(4, 3, lam=-1.0),

@@ -5,7 +5,16 @@ import pytest
 import torch
 
 from ytilde.auditing import panel as panels
-from ytilde.auditing.kernel import RIDGES, Ridge, Span, fit_kernel, kernel_scores, standardised
+from ytilde.auditing.kernel import (
+    RIDGES,
+    Ridge,
+    Span,
+    _relevance,
+    fit_kernel,
+    kernel_features,
+    kernel_scores,
+    standardised,
+)
 from ytilde.auditing.panel import COMPONENTS, NEIGHBOURS, WIDTH, panel, reduced
 
 K = 3
@@ -121,6 +130,18 @@ def test_features_are_standardised_and_many_become_components():
     assert (np.diff(spread[:3]) <= 1e-6).all()
 
 
+def test_as_many_columns_as_components_stay_as_they_are():
+    x = np.random.default_rng(0).normal(size=(300, COMPONENTS)) + 3
+    assert np.allclose(reduced(x), (x - x.mean(0)) / x.std(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [10**2, 10**5, 4 * 10**5, 10**6, 10**8])
+def test_rows_are_compared_in_so_many_pairs_or_with_so_few(rows):
+    most = panels.reference(rows)
+    assert most <= panels.REFERENCE and (most * rows <= 4e9 or most == 2_000)
+    assert (most + 1) * rows > 4e9 or most == panels.REFERENCE  # and no fewer
+
+
 def test_many_rows_ask_a_part_of_them(rows, monkeypatch):
     x, y, _ = rows
     monkeypatch.setattr(panels, "REFERENCE", 60)
@@ -174,6 +195,27 @@ def test_the_kernel_judges_unasked_rows_by_all_that_were_asked(rows):
     twin = torch.cat([z, z[1:2]])
     judged = kernel_scores(twin, torch.cat([label, torch.tensor([-1])]), asked, K)
     assert judged[-1, y[1]] > judged[1, y[1]]
+
+
+def test_penalties_are_about_three_times_one_another():
+    steps = np.divide(RIDGES[1:], RIDGES[:-1])
+    assert steps.min() > 2.5 and steps.max() < 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_features_are_halved_doubled_or_left_out_where_that_lowers_the_error(seed):
+    """The label swings with the last feature, hardly with the second, and not with the first."""
+    x = torch.randn(300, 3, generator=torch.Generator().manual_seed(seed))
+    y = ((2 * x[:, 2]).sin() + 0.5 * x[:, 1] > 0).long()
+    Y = torch.nn.functional.one_hot(y, 2).float()
+    weights = _relevance(x, Y, torch.Generator().manual_seed(1))
+    assert weights.tolist() == [0, 0.5, 2]
+
+    def error(scaled):
+        features = kernel_features(scaled, 150, torch.Generator().manual_seed(0))
+        return min(ridge.error(Y) for ridge in Ridge.of(features, RIDGES))
+
+    assert error(x * weights) < 0.7 * error(x)
 
 
 def test_scaling_and_penalty_have_the_smallest_leave_one_out_error(rows):

@@ -229,6 +229,15 @@ def test_operations_of_autoaugment_have_the_papers_probabilities():
         assert np.array_equal(got[i], want), CIFAR10[i // 4]
 
 
+def test_a_draw_that_was_rounded_to_one_is_of_the_last_pair():
+    x = torch.rand(4, 3, 16, 16, generator=gen())
+    u = torch.rand(5, 4, generator=gen())
+    u[0] = torch.tensor([0.97, 1.0, 0.97, 1.0])
+    last = u.clone()
+    last[0] = 0.97
+    assert torch.equal(AutoAugment()(x, None, u)[0], AutoAugment()(x, None, last)[0])
+
+
 def test_operations_are_drawn_fairly():
     """All but identity and color change a grey image of noise; half of them with p = 0.5."""
     x = torch.rand(2000, 1, 20, 20, generator=gen(1))

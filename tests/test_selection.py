@@ -291,6 +291,16 @@ def test_rate_refuses_what_it_cannot_use():
         )
 
 
+@pytest.mark.parametrize(("rows", "most"), [(60, 4), (9, 1), (2000, 30)])
+def test_no_more_neighbours_vote_than_half_a_class_has(rows, most):
+    """The voters of five folds are four fifths of the rows."""
+    g = generator()
+    x, y = torch.randn(rows, 2, generator=g), torch.arange(rows) % 6
+    shares = selection.out_of_fold_knn(x, y, 6, generator=g) * most
+    torch.testing.assert_close(shares, shares.round())
+    assert (shares == 1).any()
+
+
 def test_knn_equals_a_slow_search_and_never_sees_its_own_fold():
     g = generator(3)
     x, y = torch.randn(60, 4, generator=g), torch.randint(3, (60,), generator=g)

@@ -235,6 +235,18 @@ def test_colour_images_use_a_short_training_and_put_the_network_back(tmp_path):
     assert not again.history, "the run folder kept the rate, but it was estimated anew"
 
 
+@pytest.mark.parametrize(("side", "trained"), [(32, False), (33, True)])
+def test_small_grey_pictures_are_compared_as_they_are(side, trained, tmp_path):
+    y = torch.arange(60) % 3
+    x = torch.rand(60, 1, side, side, generator=torch.Generator().manual_seed(0)) / 2
+    x[torch.arange(60), :, y] += 0.5
+    data, method = Data(x, y, 3), create("co_teaching")
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    trainer = Trainer(method, RECIPE, folder=tmp_path)
+    assert auto_rate("auto", method.net, data, trainer) < 0.1
+    assert bool(trainer.history) is trained
+
+
 def test_pixel_labels_need_a_rate():
     data = Data(torch.rand(4, 1, 4, 4), torch.zeros(4, 4, 4, dtype=torch.long), 2)
     with pytest.raises(BadInput, match="one label per row"):

@@ -605,6 +605,7 @@ def test_given_renormalises_printed_digits():
         ([[1.5, -0.5, 0], [0, 1, 0], [0, 0, 1]], "negative"),
         (np.full((3, 3), np.nan), "not finite"),
         (np.eye(3) * 2, "sums to 2"),
+        (np.eye(3) * 1.00013, "sums to 1"),  # one in 10,000 may be lost in print, not more
         (np.array([[0.8, 0.3, 0], [0.2, 0.7, 0], [0, 0, 1]]), "give the transpose"),
         ([["a", "b"], ["c", "d"]], "matrix of numbers"),
         ([[1, 0], [0]], "matrix of numbers"),

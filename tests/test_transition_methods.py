@@ -77,6 +77,13 @@ def test_residual_starts_at_the_counted_class_level_T():
     assert torch.allclose(T.sum(-1), torch.ones(2, 3), atol=1e-6)
 
 
+def test_a_class_without_examples_is_never_surely_flipped():
+    rows = tr.ResidualT(5, 3)
+    rows.start(torch.zeros(400).long(), torch.ones(400).long())
+    T = rows(torch.randn(1, 5, generator=gen()))[0]
+    assert T[2].detach().tolist() == pytest.approx([0.495, 0.495, 0.01], abs=1e-5)
+
+
 def test_residual_penalty_is_the_gaussian_prior_of_a_logit():
     rows = tr.ResidualT(8, 3)
     with torch.no_grad():
@@ -210,6 +217,17 @@ def test_bltm_adds_the_prior_to_the_likelihood_of_the_labels():
         prior = float(method.rows.penalty(method.spread))
     nll = [-math.log(T[n][int(method.bayes[n])][int(data.y[n])]) for n in range(30)]
     assert prior > 1 and value == pytest.approx(sum(nll) / 30 + prior / 30, rel=1e-4)
+
+
+def test_posterior_rows_start_at_the_counted_class_level_T():
+    """With one count more for each class, evenly spread, whatever the posterior is."""
+    clean = torch.tensor([0, 0, 0, 1, 1, -1, 1])
+    y = torch.tensor([0, 1, 1, 1, 1, 2, -1])
+    rows = tr.PosteriorT(3)
+    rows.start(clean, y)
+    want = torch.tensor([[4 / 12, 7 / 12, 1 / 12], [1 / 9, 7 / 9, 1 / 9], [1 / 3, 1 / 3, 1 / 3]])
+    p = torch.rand(4, 3, generator=gen()).softmax(-1)
+    torch.testing.assert_close(rows(p).detach(), want.expand(4, 3, 3))
 
 
 def test_manifold_penalty_by_loops():

@@ -126,9 +126,10 @@ def _em(votes: Votes, fit: Callable[[Array], Array], steps: int, tolerance: floa
     for _ in range(steps):
         probs, likelihood = posterior(counts, T, np.log(np.maximum(prior, FLOOR)))
         prior, T = probs.mean(0), fit(_expected(counts, probs, K))
-        if likelihood.sum() / len(votes) - last < tolerance:
+        now = likelihood.sum() / len(votes)
+        if now - last < tolerance:
             break
-        last = likelihood.sum() / len(votes)
+        last = now
     return Consensus(probs, prior, T)
 
 
@@ -172,7 +173,8 @@ def _matrices(expected: Array, shrink: float) -> Array:
     if shrink:
         filled = expected + shrink * common_matrix(expected)
     total = filled.sum(2, keepdims=True)  # 0 of an annotator without a vote
-    return np.where(total > 0, filled / np.where(total > 0, total, 1.0), common_matrix(expected))
+    out = np.broadcast_to(common_matrix(expected), filled.shape).copy()
+    return np.divide(filled, total, out=out, where=total > 0)
 
 
 def common_matrix(expected: Array) -> Array:
@@ -185,8 +187,10 @@ def common_matrix(expected: Array) -> Array:
 def _coins(expected: Array) -> Array:
     K = expected.shape[-1]
     total = expected.sum((1, 2))
-    right = np.trace(expected, axis1=1, axis2=2) / np.where(total > 0, total, 1.0)
-    others = right[total > 0].mean() if total.any() else 0.5
-    right = np.where(total > 0, right, others)  # who says nothing is taken to be like the others
-    right = np.clip(right, FLOOR, 1 - FLOOR)[:, None, None]
+    voted = total > 0
+    right = np.trace(expected, axis1=1, axis2=2)[voted] / total[voted]
+    others = right.mean() if len(right) else 0.5
+    rates = np.full(len(total), others)  # who says nothing is taken to be like the others
+    rates[voted] = right
+    right = np.clip(rates, FLOOR, 1 - FLOOR)[:, None, None]
     return np.where(np.eye(K, dtype=bool), right, (1 - right) / (K - 1))

@@ -57,9 +57,10 @@ def with_model(votes: Votes, model: Array, *, steps: int = 200, tolerance: float
         found = [posterior(counts, T, prior) for prior in powers]
         best = int(np.argmax([likelihood.sum() for _, likelihood in found]))
         probs, likelihood = found[best]
-        if likelihood.sum() / len(votes) - last < tolerance:
+        now = likelihood.sum() / len(votes)
+        if now - last < tolerance:
             break
-        last = likelihood.sum() / len(votes)
+        last = now
     return Joint(probs, T, float(TEMPERATURES[best]))
 
 

@@ -33,14 +33,18 @@ def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, ...
     """
     x = reduced(np.asarray(features).reshape(len(y), -1))
     known = np.flatnonzero(y != IGNORE)
-    most = int(min(REFERENCE, max(2_000, 4e9 / len(y))))
-    if len(known) > most:
-        known = np.sort(np.random.default_rng(0).choice(known, most, replace=False))
+    most = min(reference(len(y)), len(known))
+    known = np.sort(np.random.default_rng(0).choice(known, most, replace=False))
     return (
         _votes(x, y, known, num_classes),
         _linear(x, y, known, num_classes),
         _kernel(x, y, known, num_classes),
     )
+
+
+def reference(rows: int) -> int:
+    """With how many labelled rows so many are compared: at most, and in 4e9 pairs or 2,000 each."""
+    return int(min(REFERENCE, max(2_000, 4e9 / rows)))
 
 
 def reduced(x: np.ndarray) -> NDArray[np.float32]:

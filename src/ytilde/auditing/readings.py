@@ -371,5 +371,4 @@ def posterior(f: Array, y: Labels, T: np.ndarray) -> Array:
     column = T.T[y] if T.ndim == 2 else np.take_along_axis(T, y[:, None, None], 2)[..., 0]
     joint = f * column
     total = joint.sum(1, keepdims=True)
-    possible = total > 0
-    return np.where(possible, joint / np.where(possible, total, 1.0), f)
+    return np.divide(joint, total, out=f.astype(joint.dtype), where=total > 0)

@@ -24,9 +24,9 @@ def recalibrate(verdict: Verdict, y: Labels, checked: Checked) -> Verdict:
     if not known.any():
         return verdict
     logit = log_odds(verdict.p_wrong, verdict.quality)
-    chance = np.where(checked.role == DRAWN, checked.probability, 1.0)[known]
+    weight = np.where(checked.role == DRAWN, 1 / np.clip(checked.probability, 1e-9, 1), 1.0)
     wrong = (checked.truth != y)[known]
-    shift, slope = fit(logit[known], wrong, 1 / np.clip(chance, 1e-9, 1))
+    shift, slope = fit(logit[known], wrong, weight[known])
     logit = shift + slope * logit
     p_wrong, quality = expit(logit), expit(-logit)
     p_wrong[known], quality[known] = wrong, ~wrong

@@ -136,7 +136,7 @@ def _rescaled(joint: Array, given: Array, expected: Array) -> Array:
     """With so many wrong labels of each given class [K]."""
     off = joint * (1 - np.eye(len(given)))
     before = off.sum(0)
-    off *= np.where(before > 0, expected / np.where(before > 0, before, 1.0), 0.0)
+    off *= np.divide(expected, before, out=np.zeros_like(before), where=before > 0)
     return off + np.diag(given - off.sum(0))
 
 
@@ -244,10 +244,10 @@ def judge_rows(
     joint = (csr_array((np.ones(len(y)), (y, at)), shape=(k, len(y))) @ post).T
     second, first = np.partition(f, -2, axis=1)[:, -2:].T
     # A label that is more likely wrong than right is never suggested again.
-    post[at, y] = np.where(quality < 0.5, -1.0, quality)
+    post[at, y] = np.where(quality < 0.5, -np.inf, quality)
     best = post.argmax(1)
     best_prob = post[at, best] * others
-    post[at, y], post[at, best] = -1.0, -2.0
+    post[at, y], post[at, best] = -1, -np.inf  # the label only where no class is left
     beside = post.argmax(1)
     rows = Rows(
         np.clip(modest, 0, 1),
@@ -316,7 +316,7 @@ def interval(wrong: float, rates: Array, model_error: float, n: int) -> tuple[fl
 
 def row_stochastic(joint: Array) -> Array:
     total = joint.sum(1, keepdims=True)
-    return np.where(total > 0, joint / np.where(total > 0, total, 1.0), np.eye(len(joint)))
+    return np.divide(joint, total, out=np.eye(len(joint)), where=total > 0)
 
 
 class Counts(NamedTuple):

@@ -73,12 +73,12 @@ class Noisy:
         flips = rows.double().scatter(-1, classes.unsqueeze(-1), 0.0)
         rate = flips.sum(-1)
         weight = weight * (rate > 0)
-        peak = flips.amax(-1) / rate.where(rate > 0, 1.0)
+        peak = (flips.amax(-1) / rate).nan_to_num()  # 0 / 0 where nothing is flipped
         per_class = flips.new_zeros(self.matrix.shape).index_add(
             0, classes, flips * weight.unsqueeze(-1)
         )
         total = per_class.sum(-1)
-        share = per_class / total.where(total > 0, 1.0).unsqueeze(-1)
+        share = (per_class / total.unsqueeze(-1)).nan_to_num()
         perplexity = torch.special.entr(share).sum(-1).exp()
         return {
             "kind": self.kind,
