@@ -267,7 +267,7 @@ class Chosen(SecondOpinion):
         targets = lam * targets + (1 - lam) * targets[:, order]
         logits = torch.stack([self.net(mixed), self.peer(mixed)])
         fit = soft_ce(logits, targets).sum(1) / targets.sum((1, 2)).clamp_min(1)
-        return fit.sum() + self.imbalance(logits)
+        return fit.sum() + self.imbalance(logits, step)
 
 
 def box(views: Tensor, order: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

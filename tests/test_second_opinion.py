@@ -1,6 +1,8 @@
 """Second opinion: its targets and estimates against loops in float64, and what it must survive."""
 
+import importlib.util
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from ytilde.augment import strong_view
 from ytilde.data import IGNORE, Batch, Data, StepInfo
 from ytilde.engine import Recipe
 from ytilde.method import create, fit_method, make_spec
-from ytilde.methods.second_opinion import count_T, sources
+from ytilde.methods.second_opinion import SecondOpinion, count_T, sources
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
 
@@ -365,3 +367,53 @@ def test_no_field_of_the_default_hides_one_of_the_recipe():
     """`ytilde fit --balance` is class-balanced sampling, with the default method too."""
     recipe = asdict(Recipe()).keys()
     assert not recipe & create("second_opinion").get_params().keys()
+
+
+# ---- the rungs of the benchmark ------------------------------------------------------------------
+
+
+def benchmark():
+    path = Path(__file__).parents[1] / "benchmarks" / "second_opinion.py"
+    spec = importlib.util.spec_from_file_location("rungs_of_second_opinion", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pictures(n=48):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(n, 1, 12, 12, generator=generator)
+    y = torch.arange(n) % 3
+    x[torch.arange(n), 0, 4 * y] += 1.0  # a bright line tells the class
+    return Data(x.clamp(max=1), y, 3)
+
+
+def test_every_rung_of_the_benchmark_can_be_trained():
+    rungs = benchmark()
+    recipe = Recipe(epochs=4, batch_size=24, lr=0.02, val=0.0)
+    for name, fields in rungs.RUNGS.items():
+        method = rungs.VARIANTS.get(name, SecondOpinion)(**fields)
+        trainer = fit_method(method, pictures(), recipe, backbone="lenet5")
+        assert [record["epoch"] for record in trainer.history] == [1, 2, 3, 4], name
+        p = method.predict_proba(pictures().x)
+        assert p.isfinite().all(), name
+
+
+def test_a_network_learns_no_label_of_the_fold_that_it_rests_from():
+    """Other labels for a third of the rows: the gradient of the network that rests stays."""
+    data = pictures()
+    method = benchmark().Rest(warm_up=1.0, alpha=0.01)
+    torch.manual_seed(0)
+    method.build(make_spec(data, "lenet5", RECIPE))
+    start = {name: value.clone() for name, value in method.state_dict().items()}
+    grads = []
+    for shift in (0, 1):
+        method.load_state_dict(start)
+        method.zero_grad()
+        first = torch.arange(len(data)) % 3 == 0  # net rests from these in the first turn
+        y = torch.where(first, (data.y + shift) % 3, data.y)
+        method.loss(Batch(data.x, y, torch.arange(len(data))), at(0.0)).backward()
+        nets = (method.net, method.peer)
+        grads.append([torch.cat([p.grad.flatten() for p in net.parameters()]) for net in nets])
+    torch.testing.assert_close(grads[0][0], grads[1][0])
+    assert not torch.allclose(grads[0][1], grads[1][1], rtol=0.01)
