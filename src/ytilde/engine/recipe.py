@@ -233,8 +233,8 @@ def learning_rate(schedule: str, epoch: int, epochs: int) -> tuple[float, float 
         rise, fall = times if len(times) == 2 else (0.1, 0.4) if not times else (1.0, 0.0)
         if not 0 <= rise <= fall <= 1:
             raise BadInput(
-                f"schedule {schedule!r} rises until one share of training and falls from a later "
-                "one, as in trapezoid:0.1,0.4"
+                f"schedule {schedule!r}: give two shares of training, until when the rate rises "
+                "and from when it falls, the second not below the first, as in trapezoid:0.1,0.4"
             )
         up = (epoch + 1) / (rise * epochs + 1)
         return min(1.0, up, (1 - progress) / max(1 - fall, 1 / epochs)), None
