@@ -102,6 +102,7 @@ class SecondOpinion(Method):
         self.told.copy_(self.tells(T, self.frequency))
 
     def tells(self, T: Tensor, frequency: Tensor) -> Tensor:
+        """What `told` is for this T: row y is log S[., y], times the weight of `confusion`."""
         S = sources(T, frequency * self.spec.num_train / 2)
         return self.confusion * S.log().T
 
