@@ -11,8 +11,8 @@ with its curve. (Lines of results/second_opinion.jsonl with other rungs, or with
 or `powers`, are of earlier drafts, whose targets followed Bayes' rule: docs/findings.md; those
 without `schedule` were run with what "no confusion" is now; `prior_from` says since when guesses
 are held to the labels' frequency: now "ramp", and "start" where it is not said. "Labels alone" is
---set warm_up=1; its eleven lines were made with a draft of this script, and what they had of `views`
-and of `prior_from` "start" has no switch here.)
+--set warm_up=1; its eleven lines were made with a draft of this script, and their `views`
+and their `prior_from` have no switch here.)
 """
 
 import argparse
