@@ -139,7 +139,62 @@ class Rest(SecondOpinion):
 
 
 @dataclass(eq=False, repr=False)
-class Again(SecondOpinion):
+class Apart(OneView):
+    """For a part of training each network is taught half of the rows; its peer judges the others.
+
+    So the opinion that is weighed against a label is of a network that does not know the label.
+    In the end both learn all rows by the opinions of then.
+    """
+
+    begin: float = 0.4  # shares of training
+    end: float = 0.75
+    own: float = 0.0  # what the judge learns of a row meanwhile: its own opinion, by this weight
+
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
+        self.move_averages()
+        weak = step.augment(batch.x)
+        strong = strong_view(self.spec.shape, self.net.std)(batch.x, generator=step.generator)
+        late = (step.progress >= self.begin).float()
+        apart = late * (step.progress < self.end)
+        frozen = late * (1 - apart)
+        judge = batch.index % 2  # its number, and 0 and 1 for the networks
+        judges = (judge == torch.arange(2, device=judge.device)[:, None]).float().unsqueeze(-1)
+        with torch.no_grad():
+            opinions = self.ask_unless(frozen, weak, batch.index)
+            trust = self.trust(step)
+            q = self.target(opinions, batch.y, trust)
+            judged = (q * judges).sum(0, keepdim=True).expand_as(q)
+            alone = trust * (2 * opinions.clamp_min(1e-8).log()).softmax(-1)
+            taught = judged * (1 - judges) + self.own * alone * judges
+            targets = (1 - late) * q.flip(0) + apart * taught + frozen * judged
+        views = torch.cat([weak, strong.to(weak.dtype)])
+        return self.learn([views], targets.repeat(1, 2, 1), step)
+
+    def ask_unless(self, frozen: Tensor, x: Tensor, index: Tensor) -> Tensor:
+        places = torch.cat([index, index + self.spec.num_train])
+        old = self.opinions.read(places).view(2, len(index), -1)
+        new = old.lerp(self.ask(x, index), 1 - frozen)
+        self.opinions.write(places, new.flatten(0, 1))
+        return new
+
+
+@dataclass(eq=False, repr=False)
+class StrongAsk(OneView):
+    """Opinions are asked of the strong view."""
+
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
+        self.move_averages()
+        weak = step.augment(batch.x)
+        view = strong_view(self.spec.shape, self.net.std)
+        strong = view(batch.x, generator=step.generator).to(weak.dtype)
+        with torch.no_grad():
+            opinions = self.ask(strong, batch.index)
+            targets = self.target(opinions, batch.y, self.trust(step)).flip(0)
+        return self.learn([torch.cat([weak, strong])], targets.repeat(1, 2, 1), step)
+
+
+@dataclass(eq=False, repr=False)
+class Again(OneView):
     """Both networks start anew, once or more, and learn from the opinions of those before them."""
 
     again: tuple[float, ...] = (0.5,)  # shares of training
@@ -301,6 +356,7 @@ TOLD = (
 VARIANTS: dict[str, type[SecondOpinion]] = {
     "no lift": NoLift, "joint": Joint, "agreed": Agreed,
     "one view": OneView, "rest": Rest, "two folds": Rest, "sure": Sure,
+    "apart": Apart, "apart, taught": Apart, "apart from the start": Apart, "strong ask": StrongAsk,
     "again": Again, "again twice": Again, "bayes": Bayes, "half bayes": Bayes,
     "chosen": Chosen, "chosen, warm-up 0.15": Chosen, "chosen, boxes": Chosen,
     "chosen, all guesses": Chosen,
@@ -314,6 +370,10 @@ RUNGS: dict[str, dict[str, Any]] = {
     "one view": {},
     "rest": {},
     "two folds": {"folds": 2},
+    "apart": {},
+    "apart, taught": {"own": 1.0},
+    "apart from the start": {"own": 1.0, "begin": 0.0, "end": 0.7},
+    "strong ask": {},
     "again": {},
     "again twice": {"again": (0.34, 0.64)},
     "sure": {},
@@ -367,7 +427,7 @@ def main() -> None:
     train = datasets.load(SETS.get(options.labels, options.labels), split="train")
     test = datasets.load("cifar100" if "100" in options.labels else "cifar10", split="test")
     if options.rows:
-        train, test = train.rows(torch.arange(options.rows)), test.rows(torch.arange(options.rows))
+        train, test = (d.rows(torch.arange(min(options.rows, len(d)))) for d in (train, test))
     if options.extra:
         train = replace(train, y=with_extra_noise(train, options))
     held_out = None
@@ -417,6 +477,13 @@ def targets_right(method: SecondOpinion, train: Data) -> float:
     return float((q.cpu() == train.clean).float().mean())
 
 
+def mirrored_accuracy(trainer: Trainer, test: Data) -> float:
+    """Of the mean prediction for a picture and its mirror image."""
+    proba = trainer.method.predict_proba  # type: ignore[operator]
+    guess = trainer.map(lambda b: (proba(b.x) + proba(b.x.flip(-1))).argmax(1), test)
+    return float((guess.cpu() == test.y).float().mean())
+
+
 def run(
     rung: str,
     fields: dict[str, Any],
@@ -452,6 +519,7 @@ def run(
             method.between(epoch, options.epochs)
         if epoch % options.every == 0 or epoch == options.epochs or epoch == 1:
             record["test_accuracy"] = trainer.score(test)["accuracy"]
+            record["test_mirrored"] = mirrored_accuracy(trainer, test)
             if held_out:
                 record["val_accuracy"] = trainer.score(held_out)["accuracy"]
             if isinstance(method, SecondOpinion):
@@ -466,7 +534,7 @@ def run(
         return record
 
     def show(record: Record) -> None:
-        keep = ("epoch", "loss", "val_accuracy", "test_accuracy", "T_diagonal",
+        keep = ("epoch", "loss", "val_accuracy", "test_accuracy", "test_mirrored", "T_diagonal",
                 "targets_right", "opinions_right", "kept", "train_seconds", "seconds")  # fmt: skip
         row = {k: round(v, 4) for k, v in record.items() if k in keep}
         row["clock"] = round(time.perf_counter() - began, 1)
@@ -496,6 +564,7 @@ def run(
         "backbone": options.backbone,
         "val_accuracy": last.get("val_accuracy"),
         "test_accuracy": last.get("test_accuracy"),
+        "test_mirrored": last.get("test_mirrored"),
         "seconds": round(time.perf_counter() - began, 1),
         "curve": curve,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",

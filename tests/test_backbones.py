@@ -34,6 +34,7 @@ SMALL = [
     ("resnet50:width=2", (3, 16, 16), (64,)),
     ("preact_resnet18:width=4,dropout=0.3", (3, 16, 16), (32,)),
     ("wide_resnet:depth=10,widen=1,dropout=0.3", (1, 16, 15), (64,)),
+    ("resnet9:width=4", (3, 17, 8), (32,)),
     ("inception_resnet_v2:width=2", (3, 75, 75), (48,)),
     ("xception65:width=2", (3, 33, 40), (64,)),
     ("patches:filters=4,pool=2", (2, 20, 17), (32,)),
@@ -163,6 +164,9 @@ def test_maps_of_the_cards():
     assert same == [(6, 28, 28), (16, 14, 14), (120, 7, 7)]
     assert traced("wide_resnet", (3, 32, 32), nn.BatchNorm2d)[-1] == (128, 8, 8)
     assert traced("resnet18:width=2", (3, 32, 32))[-1] == (16, 4, 4)
+    nine = traced("resnet9:width=4", (3, 32, 32))
+    assert nine[:2] == [(2, 32, 32), (8, 32, 32)] and len(nine) == 10
+    assert nine[-1] == (32, 4, 4)
     assert traced("resnet18:width=2,stem=cifar_valid", (3, 32, 32))[0] == (2, 30, 30)
     assert traced("resnet18:width=2", (3, 224, 224))[-1] == (16, 7, 7)
     assert traced("inception_resnet_v2:width=2", (3, 299, 299))[-1] == (48, 8, 8)

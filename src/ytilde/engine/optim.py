@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones.weights import is_pretrained
+from .muon import Muon
 from .recipe import Recipe, learning_rate
 
 Group = dict[str, Any]
@@ -48,9 +49,12 @@ def freeze_statistics(module: nn.Module) -> None:
 def make_optimizers(
     groups: list[Group], recipe: Recipe, device: torch.device
 ) -> list[torch.optim.Optimizer]:
-    """One optimiser for each kind that the groups name; the recipe's where a group names none."""
+    """One optimiser for each kind that the groups name; the recipe's where a group names none.
+
+    Muon is for convolutions: AdamW trains what else such a group has, with the same settings.
+    """
     kinds: dict[str, list[Group]] = {}
-    for group in groups:
+    for group in [part for whole in groups for part in _split_for_muon(whole, recipe)]:
         rate = float(group.get("lr", recipe.lr))
         on_cuda = device.type == "cuda"
         own = {
@@ -62,7 +66,7 @@ def make_optimizers(
         }
         kind = group.get("optimizer", recipe.optimizer)
         momentum = group.get("momentum", recipe.momentum)
-        if kind == "sgd":
+        if kind in ("sgd", "muon"):
             own |= {"momentum": momentum, "nesterov": recipe.nesterov and momentum > 0}
         else:
             own |= {"betas": (momentum, 0.999), "eps": recipe.eps, "capturable": on_cuda}
@@ -72,7 +76,19 @@ def make_optimizers(
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,
     }
-    return [make[kind](own, lr=recipe.lr, fused=True) for kind, own in kinds.items()]
+    return [
+        Muon(own, recipe.lr) if kind == "muon" else make[kind](own, lr=recipe.lr, fused=True)
+        for kind, own in kinds.items()
+    ]
+
+
+def _split_for_muon(group: Group, recipe: Recipe) -> list[Group]:
+    if group.get("optimizer", recipe.optimizer) != "muon":
+        return [group]
+    convs = [p for p in group["params"] if p.dim() > 2]
+    rest = [p for p in group["params"] if p.dim() <= 2]
+    parts = [group | {"params": convs}, group | {"params": rest, "optimizer": "adamw"}]
+    return [part for part in parts if part["params"]]
 
 
 def set_rates(

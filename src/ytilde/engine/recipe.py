@@ -30,7 +30,7 @@ class Recipe:
 
     epochs: int = 30  # passes over the training rows
     batch_size: int = 128  # rows per step
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # sgd: with momentum
+    optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"  # sgd: with momentum
     lr: float = 0.05  # initial learning rate
     pretrained_lr: float = 1.0  # rate of pre-trained weights as a fraction of lr; 0 freezes them
     momentum: float = 0.9  # of SGD; beta1 of Adam

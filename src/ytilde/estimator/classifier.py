@@ -44,7 +44,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
             network would take pictures more than a minute, auto is "patches": see docs/pictures.md.
         epochs: passes over the training rows.
         batch_size: rows per step.
-        optimizer: "sgd" (with momentum), "adam" or "adamw".
+        optimizer: "sgd" (with momentum), "adam", "adamw" or "muon" (convolutions by Muon,
+            the rest by AdamW).
         lr: initial learning rate.
         pretrained_lr: the rate of an encoder's weights and of your own module's, as a fraction of
             lr; 0 freezes them.
