@@ -160,7 +160,7 @@ class Memory(nn.Module):
             self.register_buffer("classes", first.repeat(rows, 1))
 
     def read(self, index: Tensor) -> Tensor:
-        values = self.values[index].float()
+        values = self.values.index_select(0, index).float()
         if not self.top_k:
             return values
         whole = values.new_zeros(len(index), self.num_classes)

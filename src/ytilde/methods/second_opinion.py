@@ -121,7 +121,7 @@ class SecondOpinion(Method):
             opinions = self.ask(weak, batch.index)
             targets = self.target(opinions, batch.y, self.trust(step)).flip(0)  # the other's
         views = torch.cat([weak, strong.to(weak.dtype)])
-        return self.learn([views], targets.repeat(1, 2, 1), step)
+        return self.learn([views], torch.cat([targets, targets], 1), step)
 
     def learn(self, xs: list[Tensor], targets: Tensor, step: StepInfo) -> Tensor:
         """The loss of both networks, the first of xs for one and the last for its peer, mixed up.
@@ -132,8 +132,8 @@ class SecondOpinion(Method):
         share = symmetric_beta(self.alpha, step.generator)
         share = torch.maximum(share, 1 - share)
         order = torch.rand(len(xs[0]), generator=step.generator, device=targets.device).argsort()
-        xs = [x.lerp(x[order], (1 - share).to(x.dtype)) for x in xs]
-        targets = targets.lerp(targets[:, order], 1 - share)
+        xs = [x.lerp(x.index_select(0, order), (1 - share).to(x.dtype)) for x in xs]
+        targets = targets.lerp(targets.index_select(1, order), 1 - share)
         logits = torch.stack([self.net(xs[0]), self.peer(xs[-1])])
         fit = soft_ce(logits, targets).sum(1) / targets.sum((1, 2)).clamp_min(1)
         return fit.sum() + self.imbalance(logits, step)
@@ -163,7 +163,8 @@ class SecondOpinion(Method):
         lift = opinions / self.means.clamp_min(1e-8)
         w = (label * lift).sum(-1, keepdim=True) / lift.amax(-1, keepdim=True).clamp_min(1e-8)
         w = w**self.exponent * label.sum(-1, keepdim=True)  # 0 without a label, 0^0 too
-        wrong_as = label.sum(-1, keepdim=True) * self.told[y.clamp_min(0)]  # 0 without a label
+        wrong_as = self.told.index_select(0, y.clamp_min(0))
+        wrong_as = wrong_as * label.sum(-1, keepdim=True)  # 0 without a label
         sharp = (2 * (opinions.clamp_min(1e-8).log() + wrong_as)).softmax(-1)
         return (1 - trust) * label + trust * (w * label + (1 - w) * sharp)
 
