@@ -253,6 +253,7 @@ class Chosen(SecondOpinion):
     guessed: float = 0.7  # what their quantile rises to in `ramp_late` of training
     ramp_late: float = 0.3
     cut: bool = False
+    views: int = 2  # of each row in the mean; 1: half of the batch is learnt weak, half strong
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
@@ -301,7 +302,8 @@ class Chosen(SecondOpinion):
         chosen, n = kept.any(0), len(batch.x)
         order = torch.rand(2, n, generator=step.generator, device=batch.x.device)
         order = (order + (~chosen).float()).argsort(1)
-        pick = order[:, torch.arange(n, device=batch.x.device) % chosen.sum().clamp(min=1)]
+        turn = torch.arange(n * self.views // 2, device=batch.x.device)
+        pick = order[:, turn % chosen.sum().clamp(min=1)]
         weak = step.augment(batch.x[pick[0]])
         view = strong_view(self.spec.shape, self.net.std)
         strong = view(batch.x[pick[1]], generator=step.generator)
@@ -314,9 +316,9 @@ class Chosen(SecondOpinion):
         share_mix = symmetric_beta(self.alpha, step.generator)
         share_mix = torch.maximum(share_mix, 1 - share_mix)
         mixed = views.lerp(views[order], (1 - share_mix).to(views.dtype))
-        lam = share_mix.expand(2 * n)
+        lam = share_mix.expand(len(views))
         if self.cut:
-            half = torch.arange(2 * n, device=views.device) % 2 == 0
+            half = torch.arange(len(views), device=views.device) % 2 == 0
             mixed = torch.where(half.view(-1, 1, 1, 1), mixed, boxed)
             lam = torch.where(half, lam, share)
         lam = lam.view(1, -1, 1)
@@ -324,6 +326,29 @@ class Chosen(SecondOpinion):
         logits = torch.stack([self.net(mixed), self.peer(mixed)])
         fit = soft_ce(logits, targets).sum(1) / targets.sum((1, 2)).clamp_min(1)
         return fit.sum() + self.imbalance(logits, step)
+
+
+@dataclass(eq=False, repr=False)
+class Firm(Chosen):
+    """All rows are learnt by soft targets at first, and later chosen ones alone, by their class."""
+
+    first: float = 0.8
+    late: float = 0.55
+    guessed: float = 0.9
+
+    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
+        self.move_averages()
+        weak = step.augment(batch.x)
+        strong = strong_view(self.spec.shape, self.net.std)(batch.x, generator=step.generator)
+        with torch.no_grad():
+            opinions = self.ask(weak, batch.index)
+            soft = self.target(opinions, batch.y, self.trust(step)).flip(0)
+            hard = torch.eye(soft.shape[-1], device=soft.device)[self.classes[:, batch.index]]
+            hard = hard * self.kept[:, batch.index].unsqueeze(-1)
+            targets = soft.lerp(hard, (step.progress >= self.late).float())
+        coin = torch.rand(len(weak), generator=step.generator, device=weak.device) < 0.5
+        view = torch.where(coin.view(-1, 1, 1, 1), weak, strong.to(weak.dtype))
+        return self.learn([view], targets, step)
 
 
 def box(views: Tensor, order: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -359,7 +384,8 @@ VARIANTS: dict[str, type[SecondOpinion]] = {
     "apart": Apart, "apart, taught": Apart, "apart from the start": Apart, "strong ask": StrongAsk,
     "again": Again, "again twice": Again, "bayes": Bayes, "half bayes": Bayes,
     "chosen": Chosen, "chosen, warm-up 0.15": Chosen, "chosen, boxes": Chosen,
-    "chosen, all guesses": Chosen,
+    "chosen, all guesses": Chosen, "chosen, one view": Chosen,
+    "firm": Firm,
 }  # fmt: skip
 RUNGS: dict[str, dict[str, Any]] = {
     "all": {},
@@ -383,6 +409,8 @@ RUNGS: dict[str, dict[str, Any]] = {
     "chosen, warm-up 0.15": {"warm_up": 0.15},
     "chosen, boxes": {"cut": True},
     "chosen, all guesses": {"guessed": 0.95},
+    "chosen, one view": {"views": 1},
+    "firm": {},
     "exponent 1": {"exponent": 1.0},
     "exponent 6": {"exponent": 6.0},
     "warm-up 0.2": {"warm_up": 0.2},

@@ -94,6 +94,36 @@ def test_inputs_are_standardised_unless_they_shall_stay_as_they_are():
         assert torch.allclose(got, want, atol=1e-3)
 
 
+def test_networks_start_as_in_keras_if_asked_to():
+    """Weights uniform in +-sqrt(6 / (fan in + fan out)), biases 0; of every network."""
+    data = Data(torch.rand(40, 1, 28, 28), torch.arange(40) % 2, 2)
+    for init in ("own", "keras"):
+        method = create("second_opinion")
+        recipe = replace(RECIPE, init=init)
+        method.build(make_spec(data, "lenet5", recipe))
+        for net in (method.net, method.peer, method.peer_average):
+            conv = [m for m in net.backbone.modules() if isinstance(m, nn.Conv2d)][1]
+            dense = net.head.mean
+            found = [w.detach() for w in (conv.weight, dense.weight)]
+            bounds = [(6 / ((6 + 16) * 25)) ** 0.5, (6 / (84 + 2)) ** 0.5]
+            sizes = [float(w.abs().max()) / bound for w, bound in zip(found, bounds, strict=True)]
+            assert all(0.97 < size <= 1 for size in sizes) == (init == "keras")
+            assert (conv.bias == 0).all() == (dense.bias == 0).all() == (init == "keras")
+            if init == "keras":
+                spread = [w.std() / bound for w, bound in zip(found, bounds, strict=True)]
+                assert spread == pytest.approx([3**-0.5] * 2, rel=0.1)
+        assert not torch.equal(method.net.head.mean.weight, method.peer.head.mean.weight)
+
+
+def test_weights_that_were_trained_before_stay_as_they_are():
+    mine = nn.Sequential(nn.Linear(6, 5), nn.ReLU())
+    method = create("ce")
+    method.build(make_spec(blobs(), mine, replace(RECIPE, init="keras")))
+    weights = dict(method.net.backbone.named_parameters())
+    assert any(torch.equal(mine[0].weight, w) for w in weights.values())
+    assert (method.net.head.mean.bias == 0).all()
+
+
 def test_schedules_are_fractions_of_training():
     def factors(schedule, n):
         return [learning_rate(schedule, e, n)[0] for e in range(n)]
@@ -468,7 +498,7 @@ def test_a_wrong_word_is_answered_with_the_known_ones():
             assert getattr(Recipe(**{name: word}), name) == word
         with pytest.raises(BadInput, match=f"unknown {name} 'x'; known: {', '.join(words)}"):
             Recipe(**{name: "x"})
-    assert set(choices(Recipe)) == {"optimizer", "precision", "keep"}
+    assert set(choices(Recipe)) == {"optimizer", "init", "precision", "keep"}
 
 
 def test_a_refit_carries_every_field_of_the_recipe():

@@ -33,8 +33,8 @@ FORECAST = 10.0  # seconds from which on a forecast is worth a line
 SMALLER = 64  # pixels a side, what --image-size is advised
 STEP = 2e-3  # seconds of a step of a linear model
 NETWORK_FIELDS = (  # of the recipe: who gives one of them means a network
-    "augment", "lr", "optimizer", "momentum", "nesterov", "eps", "weight_decay", "standardise",
-    "pretrained_lr", "schedule", "ema", "compile",
+    "augment", "lr", "optimizer", "momentum", "nesterov", "eps", "weight_decay", "init",
+    "standardise", "pretrained_lr", "schedule", "ema", "compile",
 )  # fmt: skip
 
 

@@ -89,6 +89,7 @@ def make_spec(
         mean=encoder.mean if encoder else mean_,
         std=encoder.std if encoder else std,
         num_annotators=len(data.annotators),
+        init=recipe.init,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from .backbones.layers import glorot_init
 from .data import BadInput, Batch, Data, Spec, StepInfo, check_ranges, unknown_name_message
 from .data.precision import as_weights
 from .engine import Trainer, choices
@@ -169,6 +170,8 @@ class Method(nn.Module):
         stride = getattr(net.backbone, "stride", 1)
         if stride > 1:
             net.head = Upsampled(head, stride, spec.shape[1:])
+        if spec.init == "keras":
+            glorot_init(net)
         return net
 
     def forward(self, x: Tensor) -> Tensor:

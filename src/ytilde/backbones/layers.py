@@ -6,6 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from .weights import is_pretrained
+
 batch_norm = nn.BatchNorm2d
 
 
@@ -16,6 +18,18 @@ def he_init(net: nn.Module, mode: Literal["fan_in", "fan_out"] = "fan_out") -> N
             nn.init.kaiming_normal_(
                 layer.weight, mode="fan_in" if layer.groups > 1 else mode, nonlinearity="relu"
             )
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+def glorot_init(net: nn.Module) -> None:
+    """Weights by Glorot's rule and biases of 0, as Keras draws them; pre-trained ones stay.
+
+    Fan-in and fan-out of a convolution count its window.
+    """
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d) and not is_pretrained(layer.weight):
+            nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 

@@ -167,6 +167,7 @@ class Spec:
         mean: of the inputs, for the Net's first layer: [C, 1, 1] or [D]; by default 0.
         std: of the inputs, likewise; by default 1.
         num_annotators: who voted on the rows; 0: they have one label each.
+        init: of the networks' weights: "own", or "keras".
 
     Example:
         >>> from ytilde import create
@@ -187,3 +188,4 @@ class Spec:
     mean: Tensor = field(default_factory=lambda: torch.zeros(()))
     std: Tensor = field(default_factory=lambda: torch.ones(()))
     num_annotators: int = 0
+    init: str = "own"

@@ -38,6 +38,7 @@ class Recipe:
     eps: float = 1e-8  # Adam's epsilon
     weight_decay: float = 5e-4  # how strongly weights shrink towards 0
     schedule: str = "cosine"  # constant, cosine, step:0.5,0.75, linear:0.4, trapezoid:0.1,0.4
+    init: Literal["own", "keras"] = "own"  # first weights: a network's own rule, or as Keras draws
     augment: str = "none"  # none, or parts joined by +: crop2+flip+cutout8; features: jitter0.1
     standardise: bool = True  # inputs to mean 0 and sd 1; false: as they are, images in [0, 1]
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA only

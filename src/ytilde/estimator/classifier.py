@@ -57,6 +57,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             "linear_beta:0.4" or "trapezoid:0.1,0.4" (rises, stays, falls); times are fractions of
             training.
         augment: "none", or parts joined by +, such as "crop+flip"; features: "jitter0.1".
+        init: first weights: "own" (each network's rule) or "keras" (Glorot's, biases 0).
         standardise: inputs to mean 0 and sd 1; False: as they are, images in [0, 1].
         precision: "float32" or "bfloat16"; "auto" is bfloat16 on CUDA only.
         ema: decay of the moving average of the weights; 0: no average.
@@ -120,6 +121,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         weight_decay: float | None = None,
         schedule: str | None = None,
         augment: str | None = None,
+        init: str = "own",
         standardise: bool = True,
         precision: str = "auto",
         ema: float = 0.0,
@@ -153,6 +155,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.weight_decay = weight_decay
         self.schedule = schedule
         self.augment = augment
+        self.init = init
         self.standardise = standardise
         self.precision = precision
         self.ema = ema
