@@ -581,6 +581,7 @@ def run(
     last = trainer.history[-1]
     return {
         "rung": rung,
+        "method": variant.name if variant else options.method,
         "labels": options.labels,
         "extra": options.extra,
         "extra_kind": options.extra_kind,

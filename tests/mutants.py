@@ -45,8 +45,8 @@ BLOCKS = (
     "annotators", "auditing.audit", "auditing.baselines", "auditing.checked", "auditing.kernel",
     "auditing.neighbourhood", "auditing.panel", "auditing.readings", "auditing.recalibration",
     "auditing.verdict", "augment", "backbones.patches", "bench.stats", "data.tfidf", "diffusion",
-    "encoders", "generative", "heads", "losses", "metrics", "mixing", "noise", "selection",
-    "transition", "uncertainty",
+    "encoders", "engine.muon", "generative", "heads", "losses", "metrics", "mixing", "noise",
+    "selection", "transition", "uncertainty",
 )  # fmt: skip
 # Where test_NAME.py is missing or not all. The golden numbers and common checks of
 # test_methods.py notice almost anything and explain nothing: they are left out.
