@@ -15,15 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ytilde import datasets, noise
-from ytilde.data import Data, Spec
+from ytilde.data import Data
 from ytilde.engine import Recipe, Record, Trainer
 from ytilde.method import fit_method
 from ytilde.methods.ln import LN
@@ -31,19 +29,6 @@ from ytilde.versions import versions
 
 FIELDS = {0.2: (1.0, 1.0), 0.4: (1.0, 0.5), 0.6: (0.5, 0.1), 0.8: (1.0, 0.1)}  # tau, lam
 ROWS = 45_000
-
-
-@dataclass(eq=False, repr=False)
-class FromKeras(LN):
-    """Initial weights as Keras draws them."""
-
-    def build(self, spec: Spec) -> None:
-        super().build(spec)
-        for layer in self.net.modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                nn.init.xavier_uniform_(layer.weight)
-                assert layer.bias is not None
-                nn.init.zeros_(layer.bias)
 
 
 def run(variant: str, options: Any) -> dict[str, Any]:
@@ -63,6 +48,7 @@ def run(variant: str, options: Any) -> dict[str, Any]:
         epochs=options.epochs,
         batch_size=256,
         val=0.0,
+        init="keras" if "keras" in parts else "own",
         eps=1e-7 if "keras" in parts else 1e-8,
         standardise="raw" not in parts,
         seed=options.seed,
@@ -76,7 +62,7 @@ def run(variant: str, options: Any) -> dict[str, Any]:
             curve.append((epoch, round(trainer.score(test)["accuracy"], 4)))
         return {}
 
-    method = (FromKeras if "keras" in parts else LN)(tau=tau, lam=lam)
+    method = LN(tau=tau, lam=lam)
     began = time.perf_counter()
     data = Data(x, noisy.y, 10)
     fit_method(method, data, recipe, backbone="lenet5:variant=same", monitor=monitor)

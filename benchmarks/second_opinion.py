@@ -150,25 +150,20 @@ class Apart(OneView):
     end: float = 0.75
     own: float = 0.0  # what the judge learns of a row meanwhile: its own opinion, by this weight
 
-    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
-        self.move_averages()
-        weak = step.augment(batch.x)
-        strong = strong_view(self.spec.shape, self.net.std)(batch.x, generator=step.generator)
+    @torch.no_grad()
+    def teach(self, weak: Tensor, batch: Batch, step: StepInfo) -> Tensor:
         late = (step.progress >= self.begin).float()
         apart = late * (step.progress < self.end)
         frozen = late * (1 - apart)
         judge = batch.index % 2  # its number, and 0 and 1 for the networks
         judges = (judge == torch.arange(2, device=judge.device)[:, None]).float().unsqueeze(-1)
-        with torch.no_grad():
-            opinions = self.ask_unless(frozen, weak, batch.index)
-            trust = self.trust(step)
-            q = self.target(opinions, batch.y, trust)
-            judged = (q * judges).sum(0, keepdim=True).expand_as(q)
-            alone = trust * (2 * opinions.clamp_min(1e-8).log()).softmax(-1)
-            taught = judged * (1 - judges) + self.own * alone * judges
-            targets = (1 - late) * q.flip(0) + apart * taught + frozen * judged
-        views = torch.cat([weak, strong.to(weak.dtype)])
-        return self.learn([views], targets.repeat(1, 2, 1), step)
+        opinions = self.ask_unless(frozen, weak, batch.index)
+        trust = self.trust(step)
+        q = self.target(opinions, batch.y, trust)
+        judged = (q * judges).sum(0, keepdim=True).expand_as(q)
+        alone = trust * (2 * opinions.clamp_min(1e-8).log()).softmax(-1)
+        taught = judged * (1 - judges) + self.own * alone * judges
+        return (1 - late) * q.flip(0) + apart * taught + frozen * judged
 
     def ask_unless(self, frozen: Tensor, x: Tensor, index: Tensor) -> Tensor:
         places = torch.cat([index, index + self.spec.num_train])
@@ -329,26 +324,21 @@ class Chosen(SecondOpinion):
 
 
 @dataclass(eq=False, repr=False)
-class Firm(Chosen):
+class Firm(Chosen, OneView):
     """All rows are learnt by soft targets at first, and later chosen ones alone, by their class."""
 
     first: float = 0.8
     late: float = 0.55
     guessed: float = 0.9
 
-    def loss(self, batch: Batch, step: StepInfo) -> Tensor:
-        self.move_averages()
-        weak = step.augment(batch.x)
-        strong = strong_view(self.spec.shape, self.net.std)(batch.x, generator=step.generator)
-        with torch.no_grad():
-            opinions = self.ask(weak, batch.index)
-            soft = self.target(opinions, batch.y, self.trust(step)).flip(0)
-            hard = torch.eye(soft.shape[-1], device=soft.device)[self.classes[:, batch.index]]
-            hard = hard * self.kept[:, batch.index].unsqueeze(-1)
-            targets = soft.lerp(hard, (step.progress >= self.late).float())
-        coin = torch.rand(len(weak), generator=step.generator, device=weak.device) < 0.5
-        view = torch.where(coin.view(-1, 1, 1, 1), weak, strong.to(weak.dtype))
-        return self.learn([view], targets, step)
+    loss = SecondOpinion.loss
+
+    @torch.no_grad()
+    def teach(self, weak: Tensor, batch: Batch, step: StepInfo) -> Tensor:
+        soft = super().teach(weak, batch, step)
+        hard = torch.eye(soft.shape[-1], device=soft.device)[self.classes[:, batch.index]]
+        hard = hard * self.kept[:, batch.index].unsqueeze(-1)
+        return soft.lerp(hard, (step.progress >= self.late).float())
 
 
 def box(views: Tensor, order: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

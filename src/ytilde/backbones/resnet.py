@@ -184,8 +184,8 @@ class _Pooled(nn.Module):
 class ResNet9(Backbone):
     """ResNet-9 (Page, 2018) with the widths of Jordan (2024): made to train small images fast.
 
-    Few and wide convolutions, small maps: about the operations of a ResNet-18, with half of its
-    traffic to memory. Three halvings, then the mean of what is left of the map.
+    Few and wide convolutions, small maps: about the operations of a ResNet-18 in half of its
+    layers. Three halvings, then the mean of what is left of the map.
     """
 
     smallest = 8

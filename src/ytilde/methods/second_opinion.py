@@ -117,11 +117,15 @@ class SecondOpinion(Method):
         self.move_averages()
         weak = step.augment(batch.x)
         strong = strong_view(self.spec.shape, self.net.std)(batch.x, generator=step.generator)
-        with torch.no_grad():
-            opinions = self.ask(weak, batch.index)
-            targets = self.target(opinions, batch.y, self.trust(step)).flip(0)  # the other's
+        targets = self.teach(weak, batch, step)
         views = torch.cat([weak, strong.to(weak.dtype)])
         return self.learn([views], torch.cat([targets, targets], 1), step)
+
+    @torch.no_grad()
+    def teach(self, weak: Tensor, batch: Batch, step: StepInfo) -> Tensor:
+        """What each network learns of these rows [2, B, K]: by the opinion of the other."""
+        opinions = self.ask(weak, batch.index)
+        return self.target(opinions, batch.y, self.trust(step)).flip(0)
 
     def learn(self, xs: list[Tensor], targets: Tensor, step: StepInfo) -> Tensor:
         """The loss of both networks, the first of xs for one and the last for its peer, mixed up.
