@@ -79,6 +79,23 @@ def test_a_step_is_as_long_as_adams_in_the_mean():
     assert 0.7 < p.detach().square().mean().sqrt() / (0.2 * 0.01) < 1.2
 
 
+@pytest.mark.parametrize("shape", [(32, 200), (64, 16)])
+def test_agrees_with_torchs_own_on_matrices(shape):
+    """To the precision of bfloat16, in which torch's iterates."""
+    settings = {"momentum": 0.9, "weight_decay": 0.1, "lr": 0.01}
+    start = draw(*shape)
+    own, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    optimizers = [
+        Muon([{"params": [own], **settings}]),
+        torch.optim.Muon([theirs], nesterov=True, adjust_lr_fn="match_rms_adamw", **settings),
+    ]
+    for t in range(5):
+        own.grad, theirs.grad = draw(*shape, seed=t), draw(*shape, seed=t)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert (own - theirs).norm() < 0.02 * (own - start).norm()
+
+
 def test_a_weight_without_a_gradient_stays():
     p, other = nn.Parameter(draw(3, 4)), nn.Parameter(draw(3, 4, seed=1))
     other.grad = draw(3, 4, seed=2)

@@ -16,7 +16,7 @@ class Muon(torch.optim.Optimizer):
 
     All directions of a matrix are learnt at one rate, however small their gradients are. A
     convolution is the matrix [channels out, channels in x height x width]. A step's root mean
-    square is 0.2 lr, about AdamW's, so that both take like weight decays (Liu et al., 2025, Eq. 4).
+    square is 0.2 lr, about AdamW's, so that both take like weight decays (Liu et al., 2025).
 
     groups: of weights with two or more dimensions; each may have its own lr (a number, or a tensor
     that a captured step reads), momentum, nesterov and weight_decay (decoupled, as AdamW's).
