@@ -14,7 +14,8 @@ from scipy import stats
 import ytilde
 from ytilde import losses
 from ytilde.data import BadInput
-from ytilde.mixing import low_frequency_noise
+from ytilde.losses.labels import log_softmax
+from ytilde.mixing import low_frequency_noise, random_order
 
 K = 5
 
@@ -323,6 +324,24 @@ def test_all_ignored_gives_zero():
     y = torch.full_like(y, -1)
     assert losses.peer_loss(logits, y, generator=generator()).abs().max() == 0
     assert losses.mean(losses.ce(logits, y), y) == 0
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (2, 33, 10), (6,), (40, 15), (40, 16), (0, 4)])
+def test_log_softmax_is_that_of_torch_to_the_bit(shape):
+    """Few classes go another way, which is faster: values and gradients are the same."""
+    z = (5 * torch.randn(shape, generator=generator())).requires_grad_()
+    weight = torch.randn(shape, generator=generator(1))
+    ours, theirs = log_softmax(z), z.log_softmax(-1)
+    assert torch.equal(ours, theirs)
+    grads = [torch.autograd.grad((weight * part).sum(), z)[0] for part in (ours, theirs)]
+    torch.testing.assert_close(*grads)
+
+
+def test_random_order_is_any_order_alike():
+    orders = torch.stack([random_order(3, g) for g in [generator()] for _ in range(6000)])
+    assert orders.sort(1).values.eq(torch.arange(3)).all()
+    count = (orders * torch.tensor([9, 3, 1])).sum(1).bincount(minlength=27)
+    assert sorted(count[count > 0].tolist())[0] > 850 and (count > 0).sum() == 6
 
 
 @pytest.mark.parametrize(("alpha", "n"), [(0.2, 4000), (1.0, 200_000), (4.0, 200_000)])

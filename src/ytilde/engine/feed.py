@@ -148,8 +148,8 @@ class Feed:
         most, pixels = (1024 if self.device.type == "cuda" else 256) * 64 * 64, data.shape[1:]
         size = 8192 if self.device.type == "cuda" else 256
         size = max(1, min(size, most // math.prod(pixels)))  # of large pictures fewer at once
-        if data.lazy and not pixels:
-            size = 8192  # fewer, longer reads
+        if not pixels:
+            size = 8192 if data.lazy else max(size, 2048)  # fewer, longer reads
         batches = _InOrder(len(data), size)
         here = (index.to(self.device) for index in batches)
         for inputs in self.read_ahead(data, batches) if data.lazy else here:

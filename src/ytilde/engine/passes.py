@@ -63,18 +63,19 @@ class Passes:
         parts: list[Tensor] = []
         whole, filled = None, 0
         try:
-            for batch in self.feed.in_order(data):
-                if data is not self.data:
-                    batch = batch._replace(index=torch.full_like(batch.index, -1))
-                with self.autocast(), self.threads():
-                    part = fn(batch)
-                if not filled and not parts and len(part) == len(batch.y) > 1:  # of each row
-                    whole = part.new_empty((len(data), *part.shape[1:]))
-                if whole is None:
-                    parts.append(part)
-                else:
-                    whole[filled : filled + len(part)] = part
-                    filled += len(part)
+            with self.threads():
+                for batch in self.feed.in_order(data):
+                    if data is not self.data:
+                        batch = batch._replace(index=torch.full_like(batch.index, -1))
+                    with self.autocast():
+                        part = fn(batch)
+                    if not filled and not parts and len(part) == len(batch.y) > 1:  # of each row
+                        whole = part.new_empty((len(data), *part.shape[1:]))
+                    if whole is None:
+                        parts.append(part)
+                    else:
+                        whole[filled : filled + len(part)] = part
+                        filled += len(part)
         finally:
             self.method.train(was_training)
         return self.team.broadcast_rows(torch.cat(parts) if whole is None else whole)

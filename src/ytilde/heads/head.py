@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..data import IGNORE, BadInput
+from ..data.precision import as_weights
 from ..losses import nll_of_label
+from ..losses.labels import log_softmax
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -20,8 +22,11 @@ def _full_precision(method: _F) -> _F:
 
     @functools.wraps(method)
     def wrapped(self: Head, h: Tensor, *args: Any, **kwargs: Any) -> Any:
+        h = as_weights(h, self)
+        if not torch.is_autocast_enabled(h.device.type):
+            return method(self, h, *args, **kwargs)
         with torch.autocast(device_type=h.device.type, enabled=False):
-            return method(self, h.to(next(self.parameters()).dtype), *args, **kwargs)
+            return method(self, h, *args, **kwargs)
 
     return cast(_F, wrapped)
 
@@ -64,7 +69,7 @@ class Head(nn.Module):
         Returns:
             [..., K].
         """
-        return self(h).log_softmax(-1)
+        return log_softmax(self(h))
 
     def nll(self, h: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Negative log-likelihood of each label.

@@ -71,7 +71,18 @@ def nll_of_label(log_probs: Tensor, y: Tensor) -> Tensor:
 
 
 def _log_probs(logits: Tensor) -> Tensor:
-    return _precise(logits).log_softmax(-1)
+    return log_softmax(_precise(logits))
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Over the last axis of logits [..., K], as torch's, and in the same bits.
+
+    On a CPU torch takes up to nine times as long over fewer than 16 neighbouring numbers as over
+    the same numbers lying apart: a few classes, in other words.
+    """
+    if logits.device.type == "cpu" and logits.dim() > 1 and logits.shape[-1] < 16:
+        return logits.mT.contiguous().log_softmax(-2).mT
+    return logits.log_softmax(-1)
 
 
 def _precise(x: Tensor) -> Tensor:

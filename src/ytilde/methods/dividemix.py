@@ -25,6 +25,7 @@ from ..data import IGNORE, Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import ce, mean, soft_ce, symmetric_beta
 from ..method import Method, Net, register
+from ..mixing import random_order
 from ..selection import two_component_mixture
 from ._shared import guesses, probs, ramp_up, stage_epochs
 
@@ -151,7 +152,7 @@ class DivideMix(Method):
     def mixed(self, x: Tensor, targets: Tensor, step: StepInfo) -> tuple[Tensor, Tensor]:
         lam = symmetric_beta(self.alpha, step.generator)
         lam = torch.maximum(lam, 1 - lam)  # each mixed example stays nearer to its first part
-        order = torch.rand(len(x), generator=step.generator, device=x.device).argsort()
+        order = random_order(len(x), step.generator)
         return lam * x + (1 - lam) * x[order], lam * targets + (1 - lam) * targets[order]
 
     def sharpened(self, p: Tensor) -> Tensor:

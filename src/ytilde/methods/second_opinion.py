@@ -4,7 +4,7 @@ Ours. Two networks train side by side; the weight average of each remembers, row
 thinks of the training set. With m the peer's opinion of a row and c its mean opinion, the lift of a
 class is m / c: how much likelier it is for this row than for any. A label of lift l[y] counts by
 
-    w = (l[y] / max l)^exponent,    q = w onehot(y) + (1 - w) softmax(2 log(m S[., y])),
+    w = (l[y] / max l)^exponent,    q = w onehot(y) + (1 - w) normalised((m S[., y])^2),
 
 so that a plausible label is believed and one that the opinion excludes is replaced by the opinion,
 given that it was wrong: S[i, y] is how much oftener class i is labelled y than other classes are
@@ -33,9 +33,12 @@ from ..augment import strong_view
 from ..data import IGNORE, Batch, Data, Spec, StepInfo
 from ..engine import Trainer
 from ..losses import one_hot, soft_ce
+from ..losses.labels import log_softmax
 from ..method import Method, register
-from ..mixing import symmetric_beta
+from ..mixing import random_order, symmetric_beta
 from ._shared import Memory
+
+MOST = 2**24  # numbers that are worked out at once
 
 
 @register("second_opinion")
@@ -73,14 +76,17 @@ class SecondOpinion(Method):
         self.means: Tensor  # each average's mean opinion [2, 1, K]
         self.frequency: Tensor  # of the labels' classes [K]
         self.steps: Tensor
-        self.told: (
-            Tensor  # by a label y that is not believed, of the true class: log S[., y] [K, K]
-        )
+        self.told: Tensor  # of the true class, by a label that is not believed, or none [K + 1, K]
         self.register_buffer("T", 0.5 * torch.eye(k) + 0.5 / k)
-        self.register_buffer("told", torch.zeros(k, k))
+        self.register_buffer("told", torch.ones(k + 1, k))
         self.register_buffer("means", torch.full((2, 1, k), 1 / k))
         self.register_buffer("frequency", torch.full((k,), 1 / k))
         self.register_buffer("steps", torch.zeros(()))
+        # Of tables, what is learnt is worked out for all rows between epochs: steps are faster so.
+        # Images are asked about views, in the step; large tables too, for the sake of memory.
+        self.taught: Tensor  # by each network, of each row [2, N, K]; N is 0 where a step does it
+        rows = 0 if self.images or 2 * n * k > MOST else n
+        self.register_buffer("taught", torch.zeros(2, rows, k))
 
     def param_groups(self) -> list[Any]:
         return [*self.net.parameters(), *self.peer.parameters()]
@@ -90,11 +96,21 @@ class SecondOpinion(Method):
         count = torch.bincount(y[y != IGNORE], minlength=data.num_classes)
         self.frequency.copy_((count + 1) / (count + 1).sum())
         self.take(self.T)
+        between = len(self.taught[0]) > 0
+        if between:
+            self.taught.copy_(one_hot(y, self.taught[0]))
         for _ in trainer.epochs("main", self.loss, self.param_groups(), data):
-            opinions = self.opinions.all().view(2, len(y), -1).mean(0)
-            rows = (y != IGNORE) & (opinions.sum(1) > 0)
+            if between:
+                trainer.map(lambda batch: self.ask(batch.x, batch.index)[0], data)
+            opinions = self.opinions.all().view(2, len(y), -1)
+            known = opinions[0].sum(1) > 0
+            if known.any():
+                self.means.copy_(opinions[:, known].mean(1, keepdim=True))
+            rows = known & (y != IGNORE)
             if rows.any():
-                self.take(count_T(opinions[rows], y[rows], self.frequency))
+                self.take(count_T(opinions.mean(0)[rows], y[rows], self.frequency))
+            if between:
+                self.taught.copy_(self.target(opinions, y, 1.0).flip(0))
 
     def take(self, T: Tensor) -> None:
         """Take over T [K, K], and what labels tell by it that are not believed."""
@@ -102,15 +118,15 @@ class SecondOpinion(Method):
         self.told.copy_(self.tells(T, self.frequency))
 
     def tells(self, T: Tensor, frequency: Tensor) -> Tensor:
-        """What `told` is for this T: row y is log S[., y], times the weight of `confusion`."""
+        """What `told` is for this T: row y is S[., y]^(2 confusion); the last row is all ones."""
         S = sources(T, frequency * self.spec.num_train / 2)
-        return self.confusion * S.log().T
+        return torch.cat([S.T ** (2 * self.confusion), torch.ones_like(S[:1])])
 
     def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
-        """Runs that were made before `told` was kept hold what it follows from."""
-        if prefix + "T" in state and prefix + "told" not in state:
+        """Runs that were made before `told` was kept like this hold what it follows from."""
+        if prefix + "T" in state and len(state.get(prefix + "told", ())) != len(self.told):
             kept = self.tells(state[prefix + "T"], state[prefix + "frequency"])
-            state = state | {prefix + "told": kept}
+            state = state | {prefix + "told": kept, prefix + "taught": self.taught}
         super()._load_from_state_dict(state, prefix, *rest)  # type: ignore[no-untyped-call]
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
@@ -124,8 +140,10 @@ class SecondOpinion(Method):
     @torch.no_grad()
     def teach(self, weak: Tensor, batch: Batch, step: StepInfo) -> Tensor:
         """What each network learns of these rows [2, B, K]: by the opinion of the other."""
-        opinions = self.ask(weak, batch.index)
-        return self.target(opinions, batch.y, self.trust(step)).flip(0)
+        if not len(self.taught[0]):
+            return self.target(self.ask(weak, batch.index), batch.y, self.trust(step)).flip(0)
+        taught = self.taught.index_select(1, batch.index)
+        return one_hot(batch.y, taught[0]).lerp(taught, self.trust(step))
 
     def learn(self, xs: list[Tensor], targets: Tensor, step: StepInfo) -> Tensor:
         """The loss of both networks, the first of xs for one and the last for its peer, mixed up.
@@ -135,7 +153,7 @@ class SecondOpinion(Method):
         """
         share = symmetric_beta(self.alpha, step.generator)
         share = torch.maximum(share, 1 - share)
-        order = torch.rand(len(xs[0]), generator=step.generator, device=targets.device).argsort()
+        order = random_order(len(xs[0]), step.generator)
         xs = [x.lerp(x.index_select(0, order), (1 - share).to(x.dtype)) for x in xs]
         targets = targets.lerp(targets.index_select(1, order), 1 - share)
         logits = torch.stack([self.net(xs[0]), self.peer(xs[-1])])
@@ -144,8 +162,7 @@ class SecondOpinion(Method):
 
     def ask(self, x: Tensor, index: Tensor) -> Tensor:
         """Both running opinions [2, B, K] of these rows, moved towards what the averages think."""
-        fresh = torch.stack([self.average(x), self.peer_average(x)]).float().softmax(-1)
-        self.means.lerp_(fresh.mean(1, keepdim=True), 0.01)
+        fresh = log_softmax(torch.stack([self.average(x), self.peer_average(x)]).float()).exp()
         places = torch.cat([index, index + self.spec.num_train])
         old = self.opinions.read(places).view_as(fresh)
         part = torch.where(old.sum(-1, keepdim=True) > 0, 1 - self.memory, 1.0)
@@ -166,11 +183,10 @@ class SecondOpinion(Method):
         label = one_hot(y, opinions[0])
         lift = opinions / self.means.clamp_min(1e-8)
         w = (label * lift).sum(-1, keepdim=True) / lift.amax(-1, keepdim=True).clamp_min(1e-8)
-        w = w**self.exponent * label.sum(-1, keepdim=True)  # 0 without a label, 0^0 too
-        wrong_as = self.told.index_select(0, y.clamp_min(0))
-        wrong_as = wrong_as * label.sum(-1, keepdim=True)  # 0 without a label
-        sharp = (2 * (opinions.clamp_min(1e-8).log() + wrong_as)).softmax(-1)
-        return (1 - trust) * label + trust * (w * label + (1 - w) * sharp)
+        w = w**self.exponent * (y != IGNORE).unsqueeze(-1)  # 0 without a label, 0^0 too
+        sharp = opinions.clamp_min(1e-8).square() * self.told[y]  # -1, no label: the last row
+        sharp = sharp / sharp.sum(-1, keepdim=True)
+        return label.lerp(sharp.lerp(label, w), trust)
 
     def imbalance(self, logits: Tensor, step: StepInfo) -> Tensor | float:
         """KL(classes' frequency || mean prediction) of both networks, by its weight.
