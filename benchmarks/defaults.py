@@ -11,7 +11,8 @@ labels of the rest. Split, noise and initialisation follow the seed and are shar
 Each run appends a JSON line; what is there is not run again. `report` gives accuracies, average
 ranks and costs. (Lines of `second_opinion:views=1` are of a field that was tried and dropped, those
 of `auto:networks=0` are from before `auto` tried a larger network; `second_opinion:confusion=0` is
-the method as it was before that field.)
+the method as it was before that field, `second_opinion:between=0` as it was when its targets were
+made in every step, and `auto:between=0` is of then.)
 """
 
 from __future__ import annotations
@@ -174,7 +175,9 @@ def run_all(options: argparse.Namespace) -> None:
     done = {tuple(line[part] for part in parts) for line in read_lines(options.out)}
     left = [
         job for job in jobs(options.seeds, options.auto)
-        if tuple(key(*job).values()) not in done and (not options.only or job[1] in options.only)
+        if tuple(key(*job).values()) not in done
+        and (not options.only or job[1] in options.only)
+        and (not options.networks or job[2] in options.networks)
     ]  # fmt: skip
     print(f"{len(left)} runs to go", flush=True)
     began = time.perf_counter()
@@ -256,6 +259,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing later")
     parser.add_argument("--only", nargs="*", default=[], help="methods")
+    parser.add_argument("--networks", nargs="*", default=[])
     parser.add_argument("--auto", nargs="*", default=[], help='with the default network: "auto"')
     parser.add_argument("--settings", action="store_true", help="the best rows of each setting")
     options = parser.parse_args()

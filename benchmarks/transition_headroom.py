@@ -32,9 +32,9 @@ from ytilde.encoders.clusters import assign, kmeans
 from ytilde.encoders.features import Components
 from ytilde.engine import Recipe
 from ytilde.fitting import fit_method
-from ytilde.methods.dtm import group_matrices
 from ytilde.methods.forward import Forward
 from ytilde.transition import row_error
+from ytilde.transition.groups import group_matrices
 from ytilde.versions import versions
 
 COMPONENTS = 100

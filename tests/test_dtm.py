@@ -16,9 +16,11 @@ from ytilde.fitting import fit_method, make_spec
 from ytilde.losses import mean
 from ytilde.method import create, unseen
 from ytilde.methods import dtm as module
-from ytilde.methods.dtm import CrossFit, group_matrices, log_columns, sharpened, weights_of
+from ytilde.methods.dtm import CrossFit
 from ytilde.testing import BACKBONE, RECIPE, blobs
 from ytilde.transition import class_floor, forward_nll, row_error, sigmoid_rows
+from ytilde.transition import groups as of_groups
+from ytilde.transition.groups import group_matrices, log_columns, sharpened, weights_of
 
 FAST = replace(RECIPE, epochs=4)
 
@@ -117,10 +119,10 @@ def test_the_likeliest_power_is_that_of_whole_matrices(monkeypatch):
     p, y = posteriors(300, 4), torch.randint(-1, 4, (300,), generator=gen())
     group, start = torch.randint(3, (300,), generator=gen(1)), posteriors(4, 4, 2)
     seen = []
-    monkeypatch.setattr(module, "mean", lambda nll, y: seen.append(mean(nll, y)) or seen[-1])
+    monkeypatch.setattr(of_groups, "mean", lambda nll, y: seen.append(mean(nll, y)) or seen[-1])
     best, T = sharpened(p, y, group, 3, start, 20.0)
     wanted = []
-    for power in module.POWERS:
+    for power in of_groups.POWERS:
         q = p**power / (p**power).sum(-1, keepdim=True)
         common = group_matrices(q, y, torch.zeros_like(y), 1, start, kappa=1.0)[0]
         each = group_matrices(q, y, group, 3, common, 20.0).double()
