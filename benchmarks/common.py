@@ -16,5 +16,9 @@ def load_pixels() -> tuple[Tensor, Tensor]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The results in a file, a JSON object a line; none where there is no file yet."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """The results in a file, a JSON object a line; none where there is no file yet.
+
+    Lines marked `superseded`, of a method that has changed since, stay there and are passed over.
+    """
+    texts = path.read_text().splitlines() if path.exists() else []
+    return [line for line in map(json.loads, texts) if "superseded" not in line]

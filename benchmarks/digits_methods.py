@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from common import load_pixels
+from common import load_pixels, read_lines
 from ytilde import noise
 from ytilde.data import Data
 from ytilde.engine import Recipe
@@ -83,9 +83,8 @@ def key(name: str, kind: str, seed: int) -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, dict[str, Any]]:
-    lines = path.read_text().splitlines() if path.exists() else []
     found = {}
-    for line in map(json.loads, lines):
+    for line in read_lines(path):
         part = {k: line[k] for k in ("method", "noise", "seed", "fields", "recipe")}
         found[json.dumps(part, sort_keys=True)] = line
     return found

@@ -32,7 +32,8 @@ class Measured:
         self.lines = {name: self._read(name) for name in names}
 
     def _read(self, name: str) -> list[dict]:
-        return [json.loads(text) for text in (self.results / f"{name}.jsonl").open()]
+        found = [json.loads(text) for text in (self.results / f"{name}.jsonl").open()]
+        return [line for line in found if "superseded" not in line]  # by a method that has changed
 
     def about(self, names: tuple[str, ...]) -> Iterator[str]:
         blocks = [

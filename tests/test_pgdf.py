@@ -75,9 +75,9 @@ def test_guesses_are_corrected_in_the_second_half():
     k = method.spec.num_classes
     method.inverse.copy_(torch.eye(k).roll(1, 0))
     p = torch.rand(6, k, generator=gen()).double().softmax(-1)
-    for epoch in (3, 9):
+    for epoch in (3, 8):  # of 20 that follow a warm-up of a tenth: 8.9 is the half
         torch.testing.assert_close(method.guessed(p, step_at(epoch)), p)
-    for epoch in (10, 15):
+    for epoch in (9, 15):
         torch.testing.assert_close(method.guessed(p, step_at(epoch)), p @ method.inverse)
 
 
@@ -116,7 +116,7 @@ def test_the_prior_finds_wrong_labels():
 
 
 def test_histories_alone_divide_until_the_mean_with_the_mixture_does():
-    """20 epochs, 2 of them warm-up: after 12 of the 18 others the mixture of losses has a say."""
+    """20 epochs, 2 of them warm-up: after 12 of the 18 others, two thirds, mixtures have a say."""
     data = blobs(n=120, rate=0.2)
     method = create("pgdf", rate=0.2)
     trainer = fit_method(method, data, replace(RECIPE, epochs=20, val=0.0), backbone=BACKBONE)
@@ -124,7 +124,7 @@ def test_histories_alone_divide_until_the_mean_with_the_mixture_does():
     main = [place for place, record in enumerate(whole) if record["stage"] == "main"]
     method.prior.uniform_(generator=gen())
     mixture = DivideMix.divide(method, method.net, data, trainer)
-    for done, want in ((0, method.prior), (12, method.prior), (13, (method.prior + mixture) / 2)):
+    for done, want in ((0, method.prior), (11, method.prior), (12, (method.prior + mixture) / 2)):
         trainer.history = whole[: main[0] + done]
         torch.testing.assert_close(method.divide(method.net, data, trainer), want)
     assert float((mixture - method.prior).abs().max()) > 0.1

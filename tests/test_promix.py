@@ -11,10 +11,10 @@ from sklearn.datasets import load_digits
 from test_selection_methods import batch_of, built, step_at
 from ytilde import noise
 from ytilde.augment import make_augment, strong_view
-from ytilde.data import BadInput, Data
+from ytilde.data import BadInput, Batch, Data
 from ytilde.engine import Recipe
 from ytilde.losses import fmix, mixup
-from ytilde.method import create, fit_method
+from ytilde.method import create, fit_method, make_spec
 from ytilde.methods.promix import fill, pair_ce
 from ytilde.selection import small_loss_by_class
 from ytilde.testing import BACKBONE, RECIPE, blobs, fitted
@@ -40,8 +40,7 @@ def softmax(z):
 def slow_choose(method, p, batch, epoch):
     """Labels and chosen rows of both networks, row by row."""
     n, y = len(batch.y), batch.y.tolist()
-    pi = method.pi.numpy()[:, 1]
-    q = [[softmax(np.log(row) - method.delta * np.log(pi[k])) for row in p[k]] for k in (0, 1)]
+    pi = method.pi.numpy()  # [network, side, K]
     labels, chosen = [], []
     for k in (0, 1):
         small = method.small[k].tolist()
@@ -52,15 +51,32 @@ def slow_choose(method, p, batch, epoch):
                 kept.add(i)
         sure = {}
         for i in set(range(n)) - kept:
-            agree = q[0][i].argmax() == q[1][i].argmax()
-            low = min(q[0][i].max(), q[1][i].max())
+            agree = p[0][i].argmax() == p[1][i].argmax()
+            low = min(p[0][i].max(), p[1][i].max())
             if epoch >= (1 - method.late) * EPOCHS and agree and low > method.threshold:
                 sure[i] = low
         room = max(0, math.floor(method.limit * n + 1e-9) - len(kept))
         added = sorted(sure, key=lambda i: -sure[i])[:room]
-        labels.append([y[i] if i in kept else int(q[k][i].argmax()) for i in range(n)])
+        guess = [
+            int((np.log(p[k][i]) - method.delta * np.log(pi[k, 0 if i in added else 1])).argmax())
+            for i in range(n)
+        ]
+        labels.append([y[i] if i in kept else guess[i] for i in range(n)])
         chosen.append([i in kept or i in added for i in range(n)])
     return labels, chosen
+
+
+def test_guesses_are_added_by_how_sure_the_networks_are_not_by_their_debiased_probabilities():
+    """Of two classes of which one is predicted four times as often: 98 % is not 99 %."""
+    method = create("promix", warm_up=0.0, late=1.0, limit=1.0)
+    data = blobs(n=8, num_classes=2)
+    method.build(make_spec(data, BACKBONE, RECIPE))
+    method.pi[:, 1] = torch.tensor([0.2, 0.8])
+    batch = Batch(data.x, torch.full((8,), -1), torch.arange(8))
+    for p, added in ((0.98, False), (0.994, True)):
+        both = torch.tensor([p, 1 - p]).expand(2, 8, 2)
+        for side in (both, both.flip(-1)):
+            assert bool(method.choose(side, batch, step_at(MIDDLE))[1].all()) == added
 
 
 def predictions(n, num_classes, seed, sharpness=4.0):

@@ -454,7 +454,10 @@ def test_centrality_equals_a_slow_version():
 
 
 def test_heads_part_most_where_their_labels_leave_them_free(monkeypatch):
-    """Rows in the middle of a class stay agreed upon; rows between two classes do not."""
+    """Rows in the middle of a class stay agreed upon; rows between two classes do not.
+
+    By a tenth of the L1 distance: half of that, its mean over two classes, ends at .028.
+    """
     generator = torch.Generator().manual_seed(0)
     twins = tuple(torch.nn.Linear(2, 2) for _ in range(2))
     with torch.no_grad():
@@ -462,8 +465,8 @@ def test_heads_part_most_where_their_labels_leave_them_free(monkeypatch):
             twin.weight.copy_(0.1 * torch.randn(2, 2, generator=generator))
             twin.bias.zero_()
     x = torch.randn(200, 2, generator=generator)
-    x[:, 0] += torch.where(torch.arange(200) % 2 == 0, 3.0, -3.0)
-    y = (x[:, 0] < 0).long()
+    y = torch.arange(200) % 2  # one sixth of the rows are nearer to the other class
+    x[:, 0] += 1.0 - 2.0 * y
     alike = copy.deepcopy(twins)
     cc_file.push_heads_apart(twins, x, y, 100, 64, torch.Generator().manual_seed(0))
     p, q = (twin(x).softmax(1) for twin in twins)
@@ -471,10 +474,10 @@ def test_heads_part_most_where_their_labels_leave_them_free(monkeypatch):
     monkeypatch.setattr(cc_file, "PULL", 0.0)
     cc_file.push_heads_apart(alike, x, y, 100, 64, torch.Generator().manual_seed(0))
     unpushed = cc_file.distance(*(twin(x).softmax(1) for twin in alike))
-    assert apart.mean() > 1.02 * unpushed.mean()
+    assert apart.mean() > 0.045 and unpushed.mean() < 0.01
     middle, border = x[:, 0].abs() > 3, x[:, 0].abs() < 1.5
-    assert apart[border].mean() > 2 * apart[middle].mean()
-    assert ((p.argmax(1) == y) & (q.argmax(1) == y)).float().mean() > 0.97
+    assert apart[border].mean() > 10 * apart[middle].mean()
+    assert ((p.argmax(1) == y) & (q.argmax(1) == y)).float().mean() > 0.8
 
 
 def test_heads_part_on_classes_alike_and_never_on_rows_without_a_label(monkeypatch):
@@ -498,6 +501,8 @@ def test_heads_part_on_classes_alike_and_never_on_rows_without_a_label(monkeypat
 @pytest.mark.parametrize("threshold", [0.5, 0.9999])
 def test_agreement_of_zero_keeps_all_central_labels_and_no_others(threshold):
     data = blobs(n=120, rate=0.2)
+    hazy = 3 * torch.randn(data.x.shape, generator=torch.Generator().manual_seed(0))
+    data = replace(data, x=data.x + hazy)
     recipe = Recipe(epochs=4, batch_size=32, optimizer="adam", lr=5e-3, val=0.0)
     method = create("cc", agreement=0.0, threshold=threshold)
     trainer = fit_method(method, data, recipe, backbone=BACKBONE)
@@ -509,6 +514,20 @@ def test_agreement_of_zero_keeps_all_central_labels_and_no_others(threshold):
     expected = torch.where(central > method.threshold, central, 0.0)
     assert threshold < 0.9 or ((central > 0.01) & (expected == 0)).any()
     assert torch.allclose(method.divide(method.net, data, trainer), expected, atol=1e-6)
+
+
+def test_agreement_of_zero_keeps_labels_whose_heads_are_surely_apart(monkeypatch):
+    """The mixture's posteriors are exactly 0 where two clusters lie far apart."""
+    data = blobs(n=60, rate=0.2)
+    recipe = Recipe(epochs=2, batch_size=32, optimizer="adam", lr=1e-3, val=0.0)
+    method = create("cc", agreement=0.0)
+    trainer = fit_method(method, data, recipe, backbone=BACKBONE)
+    monkeypatch.setattr(
+        cc_file, "two_component_mixture", lambda z: torch.ones(60) if len(z) == 60 else 0 * z
+    )
+    assert torch.equal(method.divide(method.net, data, trainer), torch.ones(60))
+    method.agreement = 0.1
+    assert not method.divide(method.net, data, trainer).any()
 
 
 def test_cc_adds_both_heads_fit_and_a_tenth_of_their_distance():
@@ -526,10 +545,21 @@ def test_cc_adds_both_heads_fit_and_a_tenth_of_their_distance():
     h = net.features(x)
     a, b = (twin(net.bottleneck(h)).softmax(1).detach().numpy() for twin in net.twins)
     fit = sum(-(targets[i] * torch.as_tensor(p[i]).log()).sum() for p in (a, b) for i in range(4))
-    apart = sum(abs(a[i, c] - b[i, c]) for i in range(8) for c in range(k)) / (8 * k)
+    apart = sum(abs(a[i, c] - b[i, c]) for i in range(8) for c in range(k)) / 8
     want = method.mixed_loss(net.head(h), targets, step) + fit / 4 + 0.1 * apart
     assert got.item() == pytest.approx(want.item(), abs=1e-6)
     twins = [twin.weight for twin in net.twins]
+    backbone = list(net.backbone.parameters())
+    moved = torch.autograd.grad(got, backbone, retain_graph=True)
+    features = net.bottleneck(h)  # what fits the heads leaves the backbone alone
+    p, q = (
+        (features @ twin.weight.detach().T + twin.bias.detach()).softmax(1) for twin in net.twins
+    )
+    other = method.mixed_loss(net.head(h), targets, step) + 0.1 * (p - q).abs().sum(1).mean()
+    for one, of_others in zip(
+        moved, torch.autograd.grad(other, backbone, retain_graph=True), strict=True
+    ):
+        torch.testing.assert_close(one, of_others)
     whole = torch.autograd.grad(got, twins, retain_graph=True)
     logits = [twin(net.bottleneck(h.detach())[:4]) for twin in net.twins]
     alone = -sum((targets[:4] * z.log_softmax(1)).sum() for z in logits) / 4

@@ -5,6 +5,7 @@ import pytest
 from ytilde import create
 from ytilde.bench.tables import cells, choose, list_tables, load_table
 from ytilde.method import list_methods, lookup
+from ytilde.methods._shared import stage_epochs
 
 
 @pytest.mark.parametrize("name", list_tables())
@@ -36,6 +37,7 @@ def test_auto_chooses_from_what_a_paper_searched():
         ("dtm_t1", "PartT", "CIFAR-10/IDN-20%", {"parts": 20, "anchors": 20}),
         ("dtm_t2", "DivideMix", "Worst", {"warm_up": 0.0333}),  # 10 of 300 epochs
         ("dtm_t2", "ELR+", "CIFAR-100N", {"beta": 0.9, "lam": 7.0, "ramp": 0.4}),
+        ("dtm_t2", "PGDF", "CIFAR-100N", {"warm_up": 0.075}),  # 30 of 400 epochs
     ],
 )
 def test_cells_hold_the_methods_own_settings(table, row, column, fields):
@@ -48,3 +50,29 @@ def test_sop_plus_moves_at_its_papers_rates(column, rates):
     (cell,) = choose(cells(load_table("dtm_t2")), ["SOP+"], [column])
     scale = 120 / cell.recipe["epochs"]  # see `sop`
     assert (scale * cell.fields["lr_u"], scale * cell.fields["lr_v"]) == pytest.approx(rates)
+
+
+@pytest.mark.parametrize("name", ["dtm_t1", "dtm_t2", "cifar_n"])
+def test_rates_fall_at_the_authors_epochs_though_a_warm_up_comes_first(name):
+    """The schedule's shares are those of the stage that follows it."""
+    falls = {"DivideMix": 150, "CC": 150, "PGDF": 150}
+    for cell in cells(load_table(name)):
+        if cell.row not in falls:
+            continue
+        epochs = cell.recipe["epochs"]
+        fields = create(cell.method).get_params() | cell.fields
+        first = stage_epochs(epochs, fields["warm_up"])
+        share = float(cell.recipe["schedule"].removeprefix("step:"))
+        want = 300 if (cell.row, cell.group) == ("PGDF", "CIFAR-100N") else falls[cell.row]
+        assert first + round(share * (epochs - first)) == want, cell
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_the_epochs_that_estimate_T_come_on_top_of_the_papers(number):
+    stages = {"Forward": (20, 200, 0), "Reweight": (20, 200, 0), "T-Revision": (20, 200, 200)}
+    for cell in cells(load_table(f"causal_nl_t{number}")):
+        if cell.row in stages:
+            epochs = cell.recipe["epochs"]
+            first = stage_epochs(epochs, cell.fields["warm_up"])
+            last = stage_epochs(epochs, cell.fields["revision"]) if cell.row == "T-Revision" else 0
+            assert (first, epochs - first - last, last) == stages[cell.row]

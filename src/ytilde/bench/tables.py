@@ -85,6 +85,7 @@ class Row:
     per_column: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group -> field
     grid: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group -> field -> values
     recipe: dict[str, Any] = field(default_factory=dict)
+    recipes: dict[str, dict[str, Any]] = field(default_factory=dict)  # group -> what differs there
     backbone: str | None = None
     tiny: dict[str, Any] = field(default_factory=dict)  # fields at the tiny scale
 
@@ -246,8 +247,8 @@ def _validate(table: Table, path: Path) -> None:
         need(len(set(names)) == len(names), f"two groups or rows have one name: {names}")
     recipe_fields = {each.name for each in dataclasses.fields(Recipe)}
     for row in table.rows:
-        strange = sorted(set(row.paper) - {group.name for group in table.groups})
-        need(not strange, f"row {row.name!r}: figures of unknown groups {strange}")
+        strange = sorted({*row.paper, *row.recipes} - {group.name for group in table.groups})
+        need(not strange, f"row {row.name!r}: figures or recipes of unknown groups {strange}")
     for group in table.groups:
         need(group.protocol in (None, *PROTOCOLS), f"unknown protocol {group.protocol!r}")
         for metric in group.metrics:
@@ -257,7 +258,7 @@ def _validate(table: Table, path: Path) -> None:
                 noise.parse(column.noise)
         for row in table.rows:
             where = f"row {row.name!r}, group {group.name!r}"
-            settings = table.recipe | group.recipe | row.recipe
+            settings = _settings(table, group, row)
             strange = sorted(set(settings) - recipe_fields)
             need(not strange, f"{where}: unknown recipe fields {strange}")
             need(_typed(settings), f"{where}: a value of the recipe is of another type")
@@ -319,6 +320,11 @@ def cells(table: Table) -> list[Cell]:
     ]
 
 
+def _settings(table: Table, group: Group, row: Row) -> dict[str, Any]:
+    """The fields of the recipe of this row in this group."""
+    return table.recipe | group.recipe | row.recipe | row.recipes.get(group.name, {})
+
+
 def _cell(table: Table, row: Row, group: Group, k: int) -> Cell:
     column = group.columns[k]
     none = (UNPUBLISHED,) * len(group.metrics)
@@ -331,7 +337,7 @@ def _cell(table: Table, row: Row, group: Group, k: int) -> Cell:
         method=row.method,
         fields=row.fields | own,
         backbone=row.backbone or group.backbone,
-        recipe=table.recipe | group.recipe | row.recipe,
+        recipe=_settings(table, group, row),
         data=column.data,
         tests=group.tests or (column.data,),
         noise=column.noise,

@@ -1,7 +1,7 @@
 """Bi-tempered logistic loss: bounded, with a heavy-tailed softmax. Amid et al., NeurIPS 2019.
 
 Fidelity: the paper's loss (eq. 8) and closed gradient. t1 = 0.8 and t2 = 1.2 are mild: under heavy
-noise digits need about t1 = 0.5, t2 = 4, and "auto" chooses from the grid of Englesson et al. (ICML
+noise digits need about t1 = 0.5, t2 = 4, and "auto" chooses from the grid of Englesson et al. (TMLR
 2023) by noisy validation accuracy, as they do. The normaliser is found by Newton's method to
 rounding, where the authors' five fixed-point steps leave the probabilities off by up to 0.2.
 Predictions are the tempered softmax, the distribution that was trained (same argmax).

@@ -5,10 +5,11 @@ network has a bottleneck of 128 features with two more heads. Centrality: the co
 example's features and the mean direction of the examples that are predicted to be of its label's
 class, two Gaussians, kept above `threshold`. Consistency: the heads fit the kept labels and part
 from each other (weight 0.1) for 100 class-balanced batches on held features; two Gaussians a class
-on their L1 distance, and of the kept labels those with P(near) > `agreement` stay. In training the
-bottleneck and backbone bring the heads together again (weight 0.1). The parting takes SGD's lr 0.02
-whatever the recipe, and at most the batches of one epoch where those are fewer than 100. Not here:
-joining rare classes by their prediction entropy. The paper's thresholds are 0.3-0.5 and 0 or 0.3.
+on their L1 distance, and of the kept labels those with P(near) >= `agreement` stay. In training
+heads and bottleneck go on fitting, on a held backbone; bottleneck and backbone bring the heads
+together again (weight 0.1). The parting takes SGD's lr 0.02 whatever the recipe, and at most the
+batches of one epoch where those are fewer than 100. Not here: joining rare classes by their
+prediction entropy. The paper's thresholds are 0.3-0.5 and 0 or 0.3.
 """
 
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class TwinNet(Net):
 @dataclass(eq=False, repr=False)
 class CC(DivideMix):
     threshold: float = 0.4  # a label is kept where it is central with more than this probability
-    agreement: float = 0.3  # and where the heads are near with more than this; 0 keeps all
+    agreement: float = 0.3  # and where the heads are near with at least this; 0 keeps all
 
     ranges = "0 <= agreement <= 1"
 
@@ -76,14 +77,14 @@ class CC(DivideMix):
             apart = distance(*(probs(twin(features)) for twin in net.twins))
         for c in range(data.num_classes):
             own = kept & (y == c)
-            kept[own] = two_component_mixture(apart[own]) > self.agreement
+            kept[own] = two_component_mixture(apart[own]) >= self.agreement
         return central * kept
 
     def plain(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
-        """The warm-up trains the heads too."""
+        """The warm-up trains the heads too, and the bottleneck; the backbone is not theirs."""
         assert isinstance(net, TwinNet)
         h = net.features(x)
-        features = net.bottleneck(h)
+        features = net.bottleneck(h.detach())
         twins = sum(mean(ce(twin(features), y), y) for twin in net.twins)
         return self.penalised(net.head(h), y) + twins
 
@@ -91,7 +92,8 @@ class CC(DivideMix):
         assert isinstance(net, TwinNet)
         h = net.features(x)
         features, half = net.bottleneck(h), len(x) // 2
-        twins = sum(soft_ce(twin(features[:half]), targets[:half]).mean() for twin in net.twins)
+        own = net.bottleneck(h[:half].detach())
+        twins = sum(soft_ce(twin(own), targets[:half]).mean() for twin in net.twins)
         # through held heads: only what makes the features can bring them together
         held = (
             probs(functional.linear(features, t.weight.detach(), t.bias.detach()))
@@ -113,8 +115,8 @@ def centrality(features: Tensor, guess: Tensor, y: Tensor, num_classes: int) -> 
 
 
 def distance(p: Tensor, q: Tensor) -> Tensor:
-    """Mean absolute difference over the classes, [...]."""
-    return (p - q).abs().mean(-1)
+    """L1, summed over the classes, [...]."""
+    return (p - q).abs().sum(-1)
 
 
 @torch.enable_grad()

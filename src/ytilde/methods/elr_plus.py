@@ -6,7 +6,8 @@ predicts. Both networks read the same batch here, each with its own view and mix
 shuffle twice). The weight average starts as a plain mean of the weights so far, so that a short run
 is not held at the initial weights (the authors raise its decay over 40,000 steps instead). The
 averages see batches in training mode, so batch norm's statistics are their own. ramp: the authors
-raise lam over 0.4 of training on CIFAR-100, not on CIFAR-10, whose settings are the defaults.
+raise lam over 0.4 of training on CIFAR-100, not on CIFAR-10, whose settings are the defaults. Not
+here: with a hundred classes their code multiplies the mixed labels by the running targets.
 
 Memory: twice `elr`'s, and four networks.
 """

@@ -1,7 +1,7 @@
 """MEIDTM: T(x) linear in p(x), alike for alike instances. Cheng et al., CVPR 2022, eq. 6-8.
 
 Fidelity: the paper's manifold term over the pairs of a batch (see `manifold_penalty`) and forward
-correction on the most confident `keep` of the rows, chosen anew five times. The authors' code
+correction on the most confident `keep` of the rows, chosen anew up to five times. The authors' code
 sorts the other way round and keeps the least confident; the paper wants the confident ones. T(x)
 is the clamped, row-normalised linear map of their code, of p detached. Different, for T goes to
 the identity once the network knows the labels by heart: T starts as the class-level one that the

@@ -1,6 +1,6 @@
 """Noise against noise: Gaussian noise on one-hot labels, anew each step. Chen et al., ICLR 2021.
 
-Fidelity: the paper's stochastic label noise (eq. 2) alone, which is what Englesson et al. (ICML
+Fidelity: the paper's stochastic label noise (eq. 2) alone, which is what Englesson et al. (TMLR
 2023) call NAN; the authors' weight average is `--ema 0.999`, their label correction near the end is
 left out. The noisy targets are neither clipped nor normalised. sigma = 0.5 is the authors' for
 asymmetric and input-dependent noise on CIFAR-10 (1 for symmetric noise; 0.1 and 0.2 for CIFAR-100).

@@ -5,8 +5,8 @@ description of its public code. A plain network is trained on all labels, and ea
 the probability of its label, epoch by epoch. With noise rate r, the rows of the highest mean
 history, a share of 1/2 - r/2, are easy; the lowest r/2 are noisy. Labels of the easy rows are made
 wrong at rate r, a fresh network is trained on them, and a small 1-D CNN learns from the histories
-of those that are not easy now which labels were made wrong and which are merely hard. It gives the
-other rows of the first run the prior P(right). In `dividemix` the prior takes the place of the
+of those between easy and noisy now which labels were made wrong and which are merely hard. It gives
+the other rows of the first run the prior P(right). In `dividemix` the prior takes the place of the
 mixture of losses until `until` of training, then their mean does. Targets are not sharpened;
 networks learn from AutoAugment's views and guess on weak ones. From `enhance` on the loss of a
 labelled row is divided by P(right)^2, which favours hard ones; from `correct` on guesses are
@@ -95,8 +95,8 @@ class PGDF(DivideMix):
         self.net.load_state_dict(start)
         self.record("made_noise", 1, self.made, data, trainer)
         self.net.load_state_dict(start)
-        still, _ = parted(self.histories[1].mean(1), easy, rate)
-        seen = easy & ~still
+        still, last = parted(self.histories[1].mean(1), easy, rate)
+        seen = easy & ~still & ~last  # between these, as the rows that will be asked about
         seed = trainer.recipe.seed_of("init", "pgdf")
         told = [self.histories, seen, wrong, seed]
         right = trainer.cached(
@@ -131,7 +131,7 @@ class PGDF(DivideMix):
     def divide(self, net: Net, data: Data, trainer: Trainer) -> Tensor:
         epochs = trainer.recipe.epochs
         done = sum(record["stage"] == "main" for record in trainer.history)
-        if done < self.until * (epochs - stage_epochs(epochs, self.warm_up)):
+        if stage_epochs(epochs, self.warm_up) + done < self.until * epochs:
             return self.prior
         return (self.prior + super().divide(net, data, trainer)) / 2
 
@@ -143,7 +143,11 @@ class PGDF(DivideMix):
     def guessed(self, p: Tensor, step: StepInfo) -> Tensor:
         found = (p @ self.inverse.to(p.dtype)).clamp_min(1e-6)
         found = found / found.sum(-1, keepdim=True)
-        return self.sharpened(torch.where(step.progress >= self.correct, found, p))
+        return self.sharpened(torch.where(self.done(step) >= self.correct, found, p))
+
+    def done(self, step: StepInfo) -> Tensor:
+        """The share of training that is behind, the warm-up's epochs with it."""
+        return self.warm_up + (1 - self.warm_up) * step.progress
 
     @torch.no_grad()
     def mixmatch(
@@ -161,7 +165,7 @@ class PGDF(DivideMix):
         x = self.views(labelled, unlabelled, lambda x: strong(x, generator=step.generator))
         x, targets = self.mixed(x, targets, step)
         weight = right[labelled.index].clamp_min(0.1) ** -2  # the loss is linear in its targets
-        weight = torch.where(step.progress >= self.enhance, weight, torch.ones_like(weight))
+        weight = torch.where(self.done(step) >= self.enhance, weight, torch.ones_like(weight))
         weight = torch.cat([weight, weight, torch.ones(len(unlabelled.x) * 2).to(weight)])
         return x, targets * weight[:, None]
 

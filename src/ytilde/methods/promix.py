@@ -4,13 +4,14 @@ Fidelity: "ProMix: Combating Label Noise via Maximizing Clean Sample Utility", w
 and its constants. After a warm-up on all labels a network keeps, epoch by epoch, the
 ceil(quota N / K) smallest losses of each given class, and in a batch every label of which it is
 surer than `threshold` (matched high confidence). Late in training come rows on which both networks
-are that sure and agree: their label is the guess, the surest come first, and they fill at most
-`limit` of a batch. The running means of the predictions on chosen and on other rows, pi, debias:
-delta log(pi) is added to the logits in every loss and subtracted where guesses are made. Chosen
-rows: CE(weak) + w (CE(strong) + mixup + FMix), w rising from 0 to 1. The paper's auxiliary pseudo
-head is read thus: the other rows, those without a label too, teach their guess on the strong view
-with weight w to a second linear head, whose errors reach the backbone but neither the main head nor
-any guess, selection or prediction. Networks choose for themselves; the mean of both predicts.
+are that sure and agree: their label is the debiased guess, the surest come first, and they fill at
+most `limit` of a batch. The running means of the predictions on chosen and on other rows, pi,
+debias: delta log(pi) is added to the logits in every loss and subtracted where guesses are made.
+Chosen rows: CE(weak) + w (CE(strong) + mixup + FMix), w rising from 0 to 1. The paper's auxiliary
+pseudo head is read thus: the other rows, those without a label too, teach their guess on the strong
+view with weight w to a second linear head, whose errors reach the backbone but neither the main
+head nor any guess, selection or prediction. Networks choose for themselves; the mean of both
+predicts.
 
 The defaults are the paper's for CIFAR-10 as fractions of its 600 epochs, but for the warm-up, which
 is CIFAR-100's (30 epochs; 10 on CIFAR-10, whose epochs are many steps); CIFAR-100 has
@@ -102,21 +103,24 @@ class ProMix(Method):
     def choose(self, p: Tensor, batch: Batch, step: StepInfo) -> tuple[Tensor, Tensor]:
         """From both networks' p [2, B, K]: labels [2, B], and where they are chosen [2, B].
 
-        The label of a row that is not chosen is the network's debiased guess.
+        Guesses are debiased, by the mean prediction on chosen rows where they are added to these
+        and else by that on the others; how sure the networks are, and whether they agree, is not.
         """
         known, n = batch.y != IGNORE, len(batch.y)
         given = batch.y.clamp_min(0).expand(2, n)
         believed = p.gather(-1, given.unsqueeze(-1)).squeeze(-1) > self.threshold
         warming = step.epoch < stage_epochs(step.epochs, self.warm_up)
         kept = (warming | self.small[:, batch.index] | believed) & known
-        logits = p.clamp_min(1e-30).log() - self.bias()[:, 1:]
-        sure, guess = logits.softmax(-1).max(-1)
-        agreed = (sure > self.threshold).all(0) & (guess[0] == guess[1])
+        sure, own = p.max(-1)
+        agreed = (sure > self.threshold).all(0) & (own[0] == own[1])
         agreed = agreed & ~warming & (step.epoch >= (1 - self.late) * step.epochs)
         score = torch.where(agreed & ~kept, sure.amin(0), -1.0)
         place = score.argsort(dim=1, descending=True, stable=True).argsort(1)
         room = math.floor(self.limit * n + 1e-6) - kept.sum(1, keepdim=True)
-        return torch.where(kept, given, guess), kept | (agreed & (place < room))
+        chosen = kept | (agreed & (place < room))
+        log_p = p.clamp_min(1e-30).log()
+        added, other = ((log_p - self.bias()[:, k, None]).argmax(-1) for k in (0, 1))
+        return torch.where(kept, given, torch.where(chosen, added, other)), chosen
 
     def bias(self) -> Tensor:
         """What is added to the logits in a loss, [2, 2, K] as pi."""

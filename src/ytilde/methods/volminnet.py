@@ -1,9 +1,9 @@
 """VolMinNet: T of smallest volume, learnt with the classifier. Li et al., ICML 2021, eq. 8.
 
 Fidelity: the authors' parametrisation (sigmoids, diagonal 1, rows normalised) and lam; T starts
-with one half on the diagonal, which is near their starts for 10 and 100 classes. It has its own
-optimiser, Adam 0.01 without decay, as their code does for MNIST and CIFAR-100 (plain SGD with the
-same rate for CIFAR-10). With `T=` this is forward correction with that T.
+with one half on the diagonal (two thirds for two classes), near their starts for 10 and 100. It has
+its own optimiser, Adam 0.01 without decay, as their code does for MNIST and CIFAR-100 (plain SGD
+with the same rate for CIFAR-10). With `T=` this is forward correction with that T.
 """
 
 from dataclasses import dataclass

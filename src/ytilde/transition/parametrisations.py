@@ -53,8 +53,8 @@ def _lead(groups: int | None) -> tuple[int, ...]:
 class SigmoidT(Transition):
     """Diagonally dominant rows, VolMinNet's or DTM's: see `log_sigmoid_rows`.
 
-    The start -log(K - 2) makes the diagonal one half; the published starts are -2 for 10 classes
-    (here -2.08) and -4.5 for 100 (here -4.58).
+    The start -log(K - 2) makes the diagonal one half (two thirds where K is 2); the published
+    starts are -2 for 10 classes (here -2.08) and -4.5 for 100 (here -4.58).
     """
 
     def __init__(
