@@ -19,7 +19,8 @@ that led here, docs/findings.md what they brought: targets by Bayes' rule with o
 first, and believe labels of unclear pictures too much. S keeps of that rule what it is good for:
 which class a wrong label stands for.
 
-Memory: two opinions a row, 2 N K numbers; `dtype` and `top_k` make them smaller, as in `elr`.
+Memory: two opinions a row, 2 N K numbers; `dtype` and `top_k` make them smaller, as in `elr`. Tables
+of few rows hold as many again, for speed (see `build`).
 """
 
 import copy
@@ -85,7 +86,8 @@ class SecondOpinion(Method):
         # Of tables, what is learnt is worked out for all rows between epochs: steps are faster so.
         # Images are asked about views, in the step; large tables too, for the sake of memory.
         self.taught: Tensor  # by each network, of each row [2, N, K]; N is 0 where a step does it
-        rows = 0 if self.images or 2 * n * k > MOST else n
+        small = 2 * n * k <= MOST and not self.top_k and self.dtype == "float32"
+        rows = n if small and not self.images else 0
         self.register_buffer("taught", torch.zeros(2, rows, k))
 
     def param_groups(self) -> list[Any]:
