@@ -19,8 +19,8 @@ that led here, docs/findings.md what they brought: targets by Bayes' rule with o
 first, and believe labels of unclear pictures too much. S keeps of that rule what it is good for:
 which class a wrong label stands for.
 
-Memory: two opinions a row, 2 N K numbers; `dtype` and `top_k` make them smaller, as in `elr`. Tables
-of few rows hold as many again, for speed (see `build`).
+Memory: two opinions a row, 2 N K numbers; `dtype` and `top_k` make them smaller, as in `elr`. Small
+tables hold as many again, for speed (see `build`).
 """
 
 import copy
