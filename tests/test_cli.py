@@ -172,6 +172,7 @@ def test_version():
         (["predict", "nowhere", "train.csv"], "nowhere"),
         (["predict", "run", "wrong.csv"], "wrong.csv"),
         (["noise", "digits", "--rate", "2"], "2"),
+        (["noise", "digits", "--rate", "nan"], "--rate nan is no share"),
         (["data", "imagenet"], "imagenet"),
         (["fit", "broken"], "broken"),
     ],

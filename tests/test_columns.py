@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import warnings
 from io import StringIO
 
 import numpy as np
@@ -398,3 +399,20 @@ def test_features_alone_are_read_by_a_schema():
     text = "when,size\n2020-01-01,1\n2020-02-01,2\n"
     found = read_features(pd.read_csv(StringIO(text)))
     assert read_features(pd.read_csv(StringIO(text)), kept(found.schema)).notes == []
+
+
+def test_a_date_that_cannot_be_read_is_a_gap_and_said_to_be_one():
+    """Gaps in training or not; blank values are plain gaps."""
+    days = pd.date_range("2024-01-01", periods=60).strftime("%Y-%m-%d")
+    for gap in (False, True):
+        frame = pd.DataFrame({"size": np.arange(60.0) % 7, "when": days})
+        if gap:
+            frame.loc[3, "when"] = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            clf = Classifier(epochs=1).fit(frame, [0, 1] * 30)
+        frame.loc[:, "when"] = "12/31/2024"
+        frame.loc[[4, 5], "when"] = "never", " "
+        with pytest.warns(UserWarning, match=r"not a date in 59 rows .* \('12/31/2024'\)") as said:
+            clf.predict(frame)
+        assert any("no value in row 5 " in str(each.message) for each in said) != gap

@@ -11,6 +11,7 @@ import torch
 from ytilde import Classifier, audit, diagnose
 from ytilde.data import BadInput
 from ytilde.data.readers import read
+from ytilde.errors import sentence
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 Y = np.arange(40) % 2
@@ -393,3 +394,27 @@ def test_a_threshold_is_a_probability(above):
     found = audit(np.full((40, 2), 0.5), Y)
     with pytest.raises(BadInput, match="probability from 0 to 1"):
         found.fixed_labels(above)
+
+
+def test_a_sentence_begins_with_a_capital_but_a_files_name_keeps_its_letters():
+    assert sentence("the labels are all different") == "The labels are all different"
+    for text in ("bad/cplx.npz holds complex128", "votes.csv has the columns a, b"):
+        assert sentence(text) == text
+
+
+def test_an_audit_of_rows_with_copies_says_that_these_give_labels_away():
+    wrong = np.where(np.arange(40) % 8 == 0, 1 - Y, Y)
+    once = small().audit(X, wrong, folds=2)
+    assert not any("copies" in note for note in once.notes)
+    thrice, again = np.tile(X, (3, 1)), np.tile(wrong, 3)
+    notes = small().audit(thrice, again, folds=2).notes
+    assert any(note.startswith("120 of 120 rows are copies") for note in notes)
+    together = small().audit(thrice, again, folds=2, groups=np.tile(np.arange(40), 3))
+    assert not any("copies" in note for note in together.notes)
+
+
+def test_the_column_called_label_cannot_be_the_clean_label_alone(tmp_path):
+    path = tmp_path / "d.csv"
+    FRAME.assign(label=Y).to_csv(path, index=False)
+    with pytest.raises(BadInput, match=r"'label' of .* is named as the clean label, and no other"):
+        read(path, clean_label="label")

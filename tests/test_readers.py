@@ -165,6 +165,7 @@ MANY = "\n".join(f"name{i},{i % 2}" for i in range(30))
         ("a|b|label\n1|2|x\n", r"its columns: a\|b\|label; it seems to be separated by \|"),
         ("a,b,class\n1,2,x\n", r"its columns: a, b, class; name the right one with --label"),
         ("a,label\n" + "\n".join(f"{i},r{i}" for i in range(11)), "all different .* an id"),
+        ("a,label\n" + "\n".join(f"{i},{7 * i}" for i in range(11)), "all different .* an id"),
         ("label\nx\ny\n", "no feature column"),
         ("a,label\n1,x,3,4\n2,y\n3,y,4,5,6\n", "cannot be read as a table .*line 4"),
         ("a,label\n1,2,x\n2,3,y\n", "Length of header .* does not match"),
@@ -210,7 +211,7 @@ def test_a_quantity_is_no_label(tmp_path):
     with pytest.raises(BadInput, match="a quantity, not classes"):
         read(csv(path, "a;label\n" + text))
     # codes with fractions (of a disease, 250.01) and whole numbers are classes
-    for names in (250 + np.arange(20) / 100, np.arange(60), ["0.5", "1.5", "x"]):
+    for names in (250 + np.arange(20) / 100, np.arange(30), ["0.5", "1.5", "x"]):
         labels = np.resize(np.asarray(names).astype(str), 60)
         pd.DataFrame({"a": values[:, 0], "label": labels}).to_csv(path, index=False)
         assert read(path).data.num_classes == len(names)

@@ -56,8 +56,10 @@ def shorten_list(names: Iterable[Any], most: int = 8) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital, as the beginning of a sentence."""
-    return text[:1].upper() + text[1:]
+    """The text with a capital, as the beginning of a sentence; a file's name keeps its letters."""
+    first = text.split(maxsplit=1)[:1]
+    named = first and ("/" in first[0] or "." in first[0].rstrip(".,:"))
+    return text if named else text[:1].upper() + text[1:]
 
 
 def plural(count: int, word: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.model_selection import KFold, StratifiedGroupKFold, StratifiedKFold
@@ -24,6 +25,7 @@ from ..data import IGNORE, BadInput, Data, few, plural
 from ..engine import Record
 from ..runfolder import FOLDING, RunFolder
 
+COPIES = 0.05  # share of rows with a copy from which on a note says so
 KEPT = 2**28  # bytes of an audit's probabilities up to which they are kept in a file
 
 Probs = NDArray[Any]  # clean posteriors [N, K]
@@ -149,6 +151,19 @@ def single_rows(data: Data) -> list[str]:
     return [
         f"Of {plural(len(rare), 'class')} ({few(rare, 5)}) there is a single row, which was judged "
         "by a model that never saw its class."
+    ]
+
+
+def copies_apart(issues: pd.DataFrame) -> list[str]:
+    """A note where many rows have copies: the folds do not keep these together."""
+    if "near_duplicate" not in issues or not (many := int((issues["near_duplicate"] >= 0).sum())):
+        return []
+    if many < COPIES * len(issues):
+        return []
+    return [
+        f"{many} of {len(issues)} rows are copies of others, or nearly: a model that did not see a "
+        "row saw its copy, label included, so that wrong labels look right. Audit each once, or "
+        "name what belongs together with --group (groups=)."
     ]
 
 

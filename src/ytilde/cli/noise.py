@@ -21,7 +21,8 @@ def noise(
     rate: Annotated[
         float | None,
         typer.Option(
-            help="share of wrong labels; default: 0.4, or what --kind says, as in pair:0.2"
+            help="share of labels made wrong (symmetric: drawn anew, so that 1 of K stays "
+            "right); default: 0.4, or what --kind says, as in pair:0.2"
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="seed for all random draws")] = 0,
@@ -52,6 +53,8 @@ def noise(
     check_suffix(out_file, ".npz")
     check_outputs([(out_file, "noise")], input_paths(source, data_root), force)
     name, own = making.parse(kind)
+    if rate is not None and rate != rate:
+        raise BadInput("--rate nan is no share; give a number from 0 to 1")
     if rate is not None and own.get("rate", rate) != rate:
         raise BadInput(f"--kind {kind} and --rate {rate:g} give different rates; leave one out")
     if rate is None and name != "classwise" and "rate" not in own:

@@ -227,8 +227,11 @@ def apply(frame: pd.DataFrame, how: Treatment, what: str, notes: list[str]) -> n
             out[:, place] = how.tfidf.transform(as_texts(frame[name]), where, notes)
         else:
             out[:, place], missing[name] = date_features(frame[name], kind)
-            if missing[name].any() and name not in how.gaps:
-                notes.append(_new_gap(missing[name], where, "the usual date"))
+            words = missing[name] & (as_texts(frame[name]).str.strip() != GAP).to_numpy()
+            if words.any():
+                notes.append(_no_value("a date", words, frame[name], where))
+            if name not in how.gaps and (missing[name] & ~words).any():
+                notes.append(_new_gap(missing[name] & ~words, where, "the usual date"))
         start += size
     for at, name in enumerate(how.gaps, start):
         out[:, at] = missing[name]
@@ -269,14 +272,19 @@ def _number(
     median = how.medians[name]
     words = gaps & column.notna().to_numpy()
     if words.any():
-        first = column.iloc[int(words.argmax())]
-        notes.append(
-            f"not a number in {which_rows(np.flatnonzero(words))} of {what} ({first!r}): treated "
-            f"as {plural(int(words.sum()), 'gap')}"
-        )
+        notes.append(_no_value("a number", words, column, what))
     if name not in how.gaps and (gaps & ~words).any():
         notes.append(_new_gap(gaps & ~words, what, f"the median, {median:g}"))
     return np.where(gaps, median, numbers), gaps
+
+
+def _no_value(kind: str, rows: np.ndarray, column: pd.Series, what: str) -> str:
+    first = column.iloc[int(rows.argmax())]
+    first = first.item() if isinstance(first, np.generic) else first
+    return (
+        f"not {kind} in {which_rows(np.flatnonzero(rows))} of {what} ({first!r}): treated as "
+        f"{plural(int(rows.sum()), 'gap')}"
+    )
 
 
 def _new_gap(gaps: np.ndarray, what: str, filled: str) -> str:

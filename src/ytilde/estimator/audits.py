@@ -19,7 +19,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from ..auditing import NOTE_OUT_OF_FOLD, Audit, audit
-from ..auditing.crossfit import FoldFit, Folds, Probs, kept_or_made, out_of_fold, single_rows
+from ..auditing.crossfit import (
+    FoldFit,
+    Folds,
+    Probs,
+    copies_apart,
+    kept_or_made,
+    out_of_fold,
+    single_rows,
+)
 from ..auditing.pixels import PixelAudit, audit_pixels
 from ..auditing.sampling import Reviewed
 from ..auditing.similar import Features, standardised
@@ -158,6 +166,8 @@ def audit_data(
         found = audit(probs, data.y, names=data.names, features=features, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
+        if data.groups is None:
+            found.notes.extend(copies_apart(found.issues))
     found.notes.extend([*notes, *unread])
     found.context.method = method_name(clf)
     found.context.features = _features(clf, data)

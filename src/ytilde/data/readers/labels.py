@@ -142,17 +142,17 @@ def read_labels(
 def check_classes(names: Sequence[str], rows: int, what: str) -> None:
     """Refuse a quantity: many numbers, some with fractions, and fewer than three rows for each.
 
-    And an id: many texts, all different.
+    And an id: many texts or whole numbers, all different.
     """
     try:
         whole = all(float(name.replace(",", ".")).is_integer() for name in names)
     except ValueError:
-        if len(names) == rows > 10:
-            raise BadInput(
-                f"{sentence(what)} are all different ({shorten_list(names, 3)}): an id or a "
-                "text, not classes; name the column of the classes with --label (label=)."
-            ) from None
-        return
+        whole = True  # or a text: neither is a quantity
+    if whole and len(names) == rows > 10:
+        raise BadInput(
+            f"{sentence(what)} are all different ({shorten_list(names, 3)}): an id or a "
+            "text, not classes; name the column of the classes with --label (label=)."
+        )
     if not whole and len(names) > max(10, rows / 3):
         raise BadInput(
             f"{sentence(what)} are {len(names)} different numbers in {rows} rows: a quantity, not "

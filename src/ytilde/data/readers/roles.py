@@ -81,6 +81,11 @@ def label_columns(
     found = label or next((c for c in ("label", "y") if c in columns and c != clean), None)
     if found is None and (near := same_column("label", columns)) in columns and near != clean:
         found = near
+    if options.labelled and found is None and clean in columns and str(clean) in ("label", "y"):
+        raise BadInput(
+            f"{clean!r} of {what} is named as the clean label, and no other column is called label "
+            "or y; name that of the observed labels with --label (label=)"
+        )
     if options.labelled and (found is None or found not in columns):
         raise no_column(found or "label", "label", columns, what)
     if clean not in columns and schema:
