@@ -418,3 +418,17 @@ def test_the_column_called_label_cannot_be_the_clean_label_alone(tmp_path):
     FRAME.assign(label=Y).to_csv(path, index=False)
     with pytest.raises(BadInput, match=r"'label' of .* is named as the clean label, and no other"):
         read(path, clean_label="label")
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: small().fit(np.where(X > 1, np.nan, X), Y), "Input X contains NaN: fill"),
+        (lambda: small().fit(X[:, 0], Y), r"got 1D array instead. Reshape your data: X.reshape"),
+        (lambda: small().audit(X, 0 * Y, folds=2), r"y holds one class only \(0\); an audit"),
+    ],
+)
+def test_what_scikit_learn_says_at_length_is_said_in_short(ask, said):
+    with pytest.raises(BadInput, match=said) as error:
+        ask()
+    assert len(str(error.value)) < 150

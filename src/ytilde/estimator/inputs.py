@@ -191,7 +191,22 @@ def _one_sentence() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise error if isinstance(error, BadInput) else BadInput(error) from error
+        raise error if isinstance(error, BadInput) else BadInput(_shorter(str(error))) from error
+
+
+def _shorter(message: str) -> str:
+    """scikit-learn's long messages in a sentence, with the words by which its checks know them."""
+    if message.startswith("Input X contains NaN"):
+        return (
+            "Input X contains NaN: fill these values in, leave their rows out, or give a pandas "
+            "DataFrame, whose gaps are treated"
+        )
+    if message.startswith("Expected 2D array, got 1D array"):
+        return (
+            "Expected 2D array, got 1D array instead. Reshape your data: X.reshape(-1, 1) is one "
+            "feature, X.reshape(1, -1) is one row"
+        )
+    return message
 
 
 def is_raw(X: Any) -> bool:
