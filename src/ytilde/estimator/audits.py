@@ -90,7 +90,9 @@ def audit_rows(
         raise BadInput(f"there are {len(given)} labels for {len(x)} rows of X")
     classes = clf.classes_ if folds == 0 else votes.classes if votes else unique_labels(given)
     if len(classes) < 2:
-        raise BadInput(f"y holds one class only ({classes.tolist()[0]!r}); an audit needs at least two")
+        raise BadInput(
+            f"y holds one class only ({classes.tolist()[0]!r}); an audit needs at least two"
+        )
     place = {name: label for label, name in enumerate(classes.tolist())}
     strange = [name for name in np.unique(given).tolist() if name not in place]
     if strange:
