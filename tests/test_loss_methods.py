@@ -13,6 +13,7 @@ from ytilde.fitting import fit_method, make_spec
 from ytilde.losses import symmetric_beta
 from ytilde.method import create
 from ytilde.methods._shared import Memory
+from ytilde.mixing import random_order
 from ytilde.testing import BACKBONE, RECIPE, blobs, fitted
 
 B, K, D = 6, 4, 3
@@ -140,7 +141,7 @@ def test_mixup_mixes_inputs_and_losses_alike():
     value = method.loss(data, step(seed=4)).item()
     generator = seeded(4)
     lam = symmetric_beta(1.0, generator).double()
-    order = torch.rand(B, generator=generator).argsort()
+    order = random_order(B, generator)
     mixed = data._replace(x=lam * data.x + (1 - lam) * data.x[order])
     first = slow_mean(method, mixed, nll)
     second = slow_mean(method, mixed._replace(y=data.y[order]), nll)
