@@ -326,7 +326,7 @@ def test_all_ignored_gives_zero():
     assert losses.mean(losses.ce(logits, y), y) == 0
 
 
-@pytest.mark.parametrize("shape", [(7, 5), (2, 33, 10), (6,), (40, 15), (40, 16), (0, 4)])
+@pytest.mark.parametrize("shape", [(7, 5), (2, 128, 10), (6,), (9, 4), (40, 15), (40, 16), (0, 5)])
 def test_log_softmax_is_that_of_torch_to_the_bit(shape):
     """Few classes go another way, which is faster: values and gradients are the same."""
     z = (5 * torch.randn(shape, generator=generator())).requires_grad_()
