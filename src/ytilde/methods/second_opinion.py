@@ -9,8 +9,9 @@ class is m / c: how much likelier it is for this row than for any. A label of li
 so that a plausible label is believed and one that the opinion excludes is replaced by the opinion,
 given that it was wrong: S[i, y] is how much oftener class i is labelled y than other classes are
 (`sources`), 1 where all wrong labels are alike.
-Both networks learn q on a weak and a strong view, mixed up. Labels are taken at their word for the
-first part of training (`warm_up`), and opinions then gain their weight over `ramp`.
+Both networks learn q on a weak and a strong view of an image, mixed up, or on one of the two of any
+other input. Labels are taken at their word for the first part of training (`warm_up`), and opinions
+then gain their weight over `ramp`.
 
 Fidelity: no paper. Weight averages that teach the other network are ELR+'s (Liu et al., 2020),
 mixing views and the balance term DivideMix's (Li et al., 2020), the strong view FixMatch's (Sohn et
@@ -135,9 +136,14 @@ class SecondOpinion(Method):
         self.move_averages()
         weak = step.augment(batch.x)
         strong = strong_view(self.spec.shape, self.net.std)(batch.x, generator=step.generator)
-        targets = self.teach(weak, batch, step)
-        views = torch.cat([weak, strong.to(weak.dtype)])
-        return self.learn([views], torch.cat([targets, targets], 1), step)
+        targets, views = self.teach(weak, batch, step), [weak, strong.to(weak.dtype)]
+        if self.images:
+            return self.learn([torch.cat(views)], torch.cat([targets, targets], 1), step)
+        # Of a vector one view is enough (docs/decisions/0023): each network learns the weak views of
+        # one half of the rows and the strong views of the other.
+        half = len(weak) // 2
+        halves = [(views[k][:half], views[1 - k][half:]) for k in range(2)]
+        return self.learn([torch.cat(pair) for pair in halves], targets, step)
 
     @torch.no_grad()
     def teach(self, weak: Tensor, batch: Batch, step: StepInfo) -> Tensor:
