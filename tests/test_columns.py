@@ -222,6 +222,19 @@ def test_one_word_may_drop_several_columns():
     assert list(read(table, drop=["a,b", "c,d"]).schema.columns) == ["e"]
 
 
+def test_a_table_to_predict_may_have_its_columns_in_another_order(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"]).assign(label=[*"xyz"] * 20)
+    table.to_csv(tmp_path / "d.csv", index=False)
+    table[["label", "b", "a"]].assign(more=1).to_csv(tmp_path / "other.csv", index=False)
+    table[["b"]].to_csv(tmp_path / "few.csv", index=False)
+    ytilde("fit", "d.csv", *FAST, "--out", "r", cwd=tmp_path)
+    for name in ("d", "other"):
+        ytilde("predict", "r", f"{name}.csv", "--out", f"{name}-p.csv", cwd=tmp_path)
+    assert (tmp_path / "d-p.csv").read_bytes() == (tmp_path / "other-p.csv").read_bytes()
+    refused("predict", "r", "few.csv", match="no feature column 'a' in few.csv", cwd=tmp_path)
+
+
 @pytest.mark.parametrize("end", [".csv.gz", ".tsv.gz"])
 def test_compressed_tables(tmp_path, end):
     table = penguins(60)

@@ -242,6 +242,20 @@ def test_text_columns_of_a_frame_are_categories(tmp_path):
         assert list(clf.fit(many, y).schema_.columns) == ["size"]
 
 
+@pytest.mark.parametrize("names", [["size"], ["size", "colour"]], ids=["numbers", "mixed"])
+def test_columns_of_a_frame_are_found_by_name(names, tmp_path):
+    """A table of plain numbers was refused where its columns were in another order, or more."""
+    X, y = make_table()
+    X = X[names].assign(weight=np.arange(len(X)))
+    clf = Classifier("ce", epochs=1, **SMALL).fit(X, y)
+    clf.save(tmp_path / "model")
+    other = X[X.columns[::-1]].assign(more=1.0)
+    for each in (clf, Classifier.load(tmp_path / "model")):
+        assert (each.predict_proba(other) == clf.predict_proba(X)).all()
+    with pytest.raises(BadInput, match="no feature column 'weight' in the table; its columns:"):
+        clf.predict(X[names])
+
+
 def test_every_column_of_a_frame_is_a_feature():
     """Columns called y or label were taken for the labels, and left out without a word."""
     X, labels = make_table()
