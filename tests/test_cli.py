@@ -590,9 +590,16 @@ def test_a_fit_that_diverges_later_says_where_its_last_checkpoint_is(tmp_path):
     assert (tmp_path / "r" / "config.json").exists()
 
 
-@pytest.mark.parametrize("command", [["noise", "digits"], ["export", "run"]])
+@pytest.mark.parametrize("command", [["noise", "digits"], ["export", "run"],
+                                     ["predict", "run", "new.csv"]])  # fmt: skip
 def test_a_file_that_could_not_be_read_as_what_it_is_called(command, table, run):
-    refused(*command, "--out", "x.txt", match="call it NAME.", cwd=table)
+    for name in ("x.txt", "x.parquet"):
+        refused(*command, "--out", name, match="call it NAME.", cwd=table)
+        assert not (table / name).exists()
+
+
+def test_predictions_go_to_a_stream_whatever_it_is_called(table, run):
+    ytilde("predict", run, table / "new.csv", "--out", "/dev/null")
 
 
 def test_outputs_are_checked_before_the_work(table, run, monkeypatch):
