@@ -135,6 +135,14 @@ def test_a_run_is_resumed_with_the_options_that_it_was_started_with(table, tmp_p
     ytilde(*words, "--label", "label", "--drop", "a", "--drop", "b,c", "--lr", "0.002", "--resume")
 
 
+def test_the_best_epoch_needs_held_out_rows(table, tmp_path):
+    words = ["fit", table / "train.csv", *FAST, "--out", tmp_path / "r", "--val", "0"]
+    for own in (["--keep", "best"], ["--patience", "2"]):
+        refused(*words, *own, match="goes by held-out rows, and val=0 holds none out")
+    assert not list(tmp_path.iterdir())
+    ytilde(*words, "--keep", "last")
+
+
 def test_noise_writes_the_truth_beside_it(tmp_path):
     ytilde("noise", "digits", "--kind", "instance", "--rate", "0.4", "--out", tmp_path / "n.npz")
     with np.load(tmp_path / "n.npz", allow_pickle=False) as made:

@@ -190,6 +190,17 @@ def test_bad_parameters_are_one_sentence():
         Classifier("ce", epochs=1, **SMALL).fit(x, y, sample_weight=["a"] * 30)
 
 
+@pytest.mark.parametrize("own", [{"keep": "best"}, {"keep": "best_nll"}, {"patience": 2}])
+def test_to_go_by_held_out_rows_some_must_be_held_out(own):
+    """Without any, all of these were passed over in silence."""
+    x, y = make_blobs(30, centers=2, random_state=0)
+    clf = Classifier("ce", epochs=1, val=0, **own, **SMALL)
+    for method in (clf.fit, clf.audit):
+        with pytest.raises(BadInput, match="goes by held-out rows, and val=0 holds none out"):
+            method(x, y)
+    assert clf.set_params(val="auto").fit(x, y).recipe_.val == 0.1
+
+
 def test_images_are_checked_as_tables_are():
     x, y = np.zeros((4, 1, 8, 8)), np.array([0, 1, 0, 1])
     for images, labels, message in (
