@@ -122,8 +122,25 @@ def test_existing_run_needs_resume_or_force(run, table):
     words = ["fit", table / "train.csv", *FAST, "--out", run]
     refused(*words, match="--resume, --force")
     told = refused(*words, "--epochs", "4", "--resume", match="other settings").stderr
-    assert "epochs 3, not 4" in told and "noise symmetric:0.2, not None" in told
-    assert "batch_size" not in told
+    assert f"to continue it, give --label label --test {table / 'test.csv'} --noise" in told
+    assert "--noise symmetric:0.2 --epochs 3, or replace it with --force" in told
+    assert "--batch-size" not in told
+
+
+def test_a_run_is_resumed_with_the_options_that_it_was_started_with(table, tmp_path):
+    words = ["fit", table / "train.csv", *FAST, "--out", tmp_path / "r"]
+    ytilde(*words, "--label", "label", "--drop", "a", "--drop", "b,c")
+    told = refused(*words, "--resume", "--lr", "0.5", "--noise", "pair:0.1", match="").stderr
+    assert "give --label label --drop a --drop b,c --lr 0.002 and leave out --noise, or" in told
+    ytilde(*words, "--label", "label", "--drop", "a", "--drop", "b,c", "--lr", "0.002", "--resume")
+
+
+def test_the_best_epoch_needs_held_out_rows(table, tmp_path):
+    words = ["fit", table / "train.csv", *FAST, "--out", tmp_path / "r", "--val", "0"]
+    for own in (["--keep", "best"], ["--patience", "2"]):
+        refused(*words, *own, match="goes by held-out rows, and val=0 holds none out")
+    assert not list(tmp_path.iterdir())
+    ytilde(*words, "--keep", "last")
 
 
 def test_noise_writes_the_truth_beside_it(tmp_path):
@@ -590,9 +607,16 @@ def test_a_fit_that_diverges_later_says_where_its_last_checkpoint_is(tmp_path):
     assert (tmp_path / "r" / "config.json").exists()
 
 
-@pytest.mark.parametrize("command", [["noise", "digits"], ["export", "run"]])
+@pytest.mark.parametrize("command", [["noise", "digits"], ["export", "run"],
+                                     ["predict", "run", "new.csv"]])  # fmt: skip
 def test_a_file_that_could_not_be_read_as_what_it_is_called(command, table, run):
-    refused(*command, "--out", "x.txt", match="call it NAME.", cwd=table)
+    for name in ("x.txt", "x.parquet"):
+        refused(*command, "--out", name, match="call it NAME.", cwd=table)
+        assert not (table / name).exists()
+
+
+def test_predictions_go_to_a_stream_whatever_it_is_called(table, run):
+    ytilde("predict", run, table / "new.csv", "--out", "/dev/null")
 
 
 def test_outputs_are_checked_before_the_work(table, run, monkeypatch):
@@ -668,7 +692,7 @@ def test_an_encoder_that_changed_is_noticed(table, tmp_path):
     ytilde(*fit)
     ytilde(*fit, "--resume")
     ytilde(*words, "--seed", "1")
-    refused(*fit, "--resume", match="encoder_digest")
+    refused(*fit, "--resume", match="was started with other weights in --encoder")
     refused("audit", tmp_path / "r", match="has changed since")
     ytilde("predict", tmp_path / "r", table / "new.csv", "--out", tmp_path / "p.csv")
 

@@ -222,6 +222,44 @@ def test_one_word_may_drop_several_columns():
     assert list(read(table, drop=["a,b", "c,d"]).schema.columns) == ["e"]
 
 
+def test_what_is_read_cannot_be_dropped(tmp_path):
+    """The labels, ids and groups were read all the same, and nothing was said of --drop."""
+    columns = {"a": range(40), "city": ["x", "z"] * 20, "Who": [f"r{k}" for k in range(40)]}
+    frame = pd.DataFrame(columns | {"label": ["u", "v"] * 20, "clean": ["u", "v"] * 20})
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    for flag, name, dropped in (
+        ("--label", "label", "label"),
+        ("--label", "Label", "a,label"),
+        ("--clean-label", "clean", "clean"),
+        ("--id", "Who", "who"),
+        ("--group", "city", "city"),
+        ("--text", "city", "city"),
+        ("--image-column", "city", "city"),
+    ):
+        words = ["fit", tmp_path / "d.csv", *FAST, flag, name, "--drop", dropped]
+        told = f"{tmp_path / 'd.csv'}, which {flag} reads; take it out of --drop"
+        refused(*words, "--out", tmp_path / "r", match=told)
+    with pytest.raises(BadInput, match="column 'label' of the table, which --label reads"):
+        read(frame, drop=["label"])
+    assert [path.name for path in tmp_path.iterdir()] == ["d.csv"]
+    found = read(frame, drop=["Who", "clean"], id_column="none")  # nobody named these
+    assert found.ids is None and found.data.clean is None and found.schema.clean_label is None
+    assert len(read(frame, drop=["label"], labelled=False).data) == 40
+
+
+def test_a_table_to_predict_may_have_its_columns_in_another_order(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"]).assign(label=[*"xyz"] * 20)
+    table.to_csv(tmp_path / "d.csv", index=False)
+    table[["label", "b", "a"]].assign(more=1).to_csv(tmp_path / "other.csv", index=False)
+    table[["b"]].to_csv(tmp_path / "few.csv", index=False)
+    ytilde("fit", "d.csv", *FAST, "--out", "r", cwd=tmp_path)
+    for name in ("d", "other"):
+        ytilde("predict", "r", f"{name}.csv", "--out", f"{name}-p.csv", cwd=tmp_path)
+    assert (tmp_path / "d-p.csv").read_bytes() == (tmp_path / "other-p.csv").read_bytes()
+    refused("predict", "r", "few.csv", match="no feature column 'a' in few.csv", cwd=tmp_path)
+
+
 @pytest.mark.parametrize("end", [".csv.gz", ".tsv.gz"])
 def test_compressed_tables(tmp_path, end):
     table = penguins(60)

@@ -190,6 +190,17 @@ def test_bad_parameters_are_one_sentence():
         Classifier("ce", epochs=1, **SMALL).fit(x, y, sample_weight=["a"] * 30)
 
 
+@pytest.mark.parametrize("own", [{"keep": "best"}, {"keep": "best_nll"}, {"patience": 2}])
+def test_to_go_by_held_out_rows_some_must_be_held_out(own):
+    """Without any, all of these were passed over in silence."""
+    x, y = make_blobs(30, centers=2, random_state=0)
+    clf = Classifier("ce", epochs=1, val=0, **own, **SMALL)
+    for method in (clf.fit, clf.audit):
+        with pytest.raises(BadInput, match="goes by held-out rows, and val=0 holds none out"):
+            method(x, y)
+    assert clf.set_params(val="auto").fit(x, y).recipe_.val == 0.1
+
+
 def test_images_are_checked_as_tables_are():
     x, y = np.zeros((4, 1, 8, 8)), np.array([0, 1, 0, 1])
     for images, labels, message in (
@@ -240,6 +251,20 @@ def test_text_columns_of_a_frame_are_categories(tmp_path):
     many = X.assign(colour=[f"colour {k}" for k in range(len(X))])
     with pytest.warns(UserWarning, match=r"left out .*'colour' \(240 different short texts"):
         assert list(clf.fit(many, y).schema_.columns) == ["size"]
+
+
+@pytest.mark.parametrize("names", [["size"], ["size", "colour"]], ids=["numbers", "mixed"])
+def test_columns_of_a_frame_are_found_by_name(names, tmp_path):
+    """A table of plain numbers was refused where its columns were in another order, or more."""
+    X, y = make_table()
+    X = X[names].assign(weight=np.arange(len(X)))
+    clf = Classifier("ce", epochs=1, **SMALL).fit(X, y)
+    clf.save(tmp_path / "model")
+    other = X[X.columns[::-1]].assign(more=1.0)
+    for each in (clf, Classifier.load(tmp_path / "model")):
+        assert (each.predict_proba(other) == clf.predict_proba(X)).all()
+    with pytest.raises(BadInput, match="no feature column 'weight' in the table; its columns:"):
+        clf.predict(X[names])
 
 
 def test_every_column_of_a_frame_is_a_feature():

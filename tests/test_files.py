@@ -370,9 +370,10 @@ def test_the_pictures_of_a_folder_or_a_table_are_inputs(tmp_path):
         tmp_path / "t.csv", index=False
     )
     ytilde("fit", "t.csv", "--image-column", "file", *words, "--out", "of-table", cwd=tmp_path)
+    (tmp_path / "link.csv").symlink_to(files_[0])
     before = snapshot(tmp_path)
     for run, source in (("run", "pictures"), ("of-table", "t.csv")):
-        refused("predict", run, source, "--out", files_[0], "--force",
+        refused("predict", run, source, "--out", "link.csv", "--force",
                 match="would be overwritten", cwd=tmp_path)  # fmt: skip
     refused("audit", "of-table", "--argilla", files_[0], "--force",
             match="would be overwritten", cwd=tmp_path)  # fmt: skip

@@ -122,6 +122,9 @@ def test_what_is_wrong_is_said(
     pq.write_table(holes, folder / "2.parquet")
     found = read(folder)  # a gap in a later part is kept, as in a table that is read whole
     assert found.schema.gaps == ["a"] and found.data.x[torch.tensor([300])][0, -1] == 1
+    with pytest.raises(BadInput, match=r"'label' of .+, which --label reads"):
+        read(folder, drop=["label"])
+    assert read(folder, drop=["clean"]).data.clean is None
     pq.write_table(table.slice(300).drop_columns(["b"]), folder / "2.parquet")
     with pytest.raises(BadInput, match="has other columns than"):
         read(folder)

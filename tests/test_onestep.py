@@ -81,7 +81,7 @@ def test_a_run_that_was_fitted_is_taken_up(digits, tmp_path):
     assert "main 4/4" not in done.stdout.split("about")[0]  # the model is there
     assert (tmp_path / "r" / "issues.csv").read_bytes() == outcome(digits / "two")[0]
     words = ["audit", digits / "d.csv", *WORDS, "--out", tmp_path / "r", "--folds", "3"]
-    refused(*words, "--lr", "0.5", match="was started with other settings (lr")
+    refused(*words, "--lr", "0.5", match="to continue it, give --lr 0.002, or")
 
 
 def test_what_an_audit_would_refuse_is_refused_before_training(digits, tmp_path):
@@ -400,7 +400,7 @@ def test_probabilities_again_and_elsewhere(tmp_path):
     write_probabilities(tmp_path / "p.csv", range(1, N + 1), size=7)
     ytilde(*words, "--out", "own", cwd=tmp_path)  # the same labels and probabilities
     write_probabilities(tmp_path / "p.csv", animal="cat")
-    refused(*words, "--out", "own", match="was started with other settings", cwd=tmp_path)
+    refused(*words, "--out", "own", match="own was started with other data", cwd=tmp_path)
     refused(
         "review",
         "own",

@@ -159,6 +159,11 @@ def test_from_fit_to_the_corrected_table(tmp_path, monkeypatch, capsys):
     command = "relabel pets.csv run/labels.csv --label kind --out pets-fixed.csv"
     assert f"next: ytilde {command}" in said
     assert "of 240 labels changed; written: pets-fixed.csv" in ytilde(*command.split())
+    for free in ("pets-fixed-2.csv", "pets-fixed-3.csv"):  # the command is refused for no file
+        said = ytilde("audit", "run", "--folds", "2", "--fix-above", "0.5")
+        command = command.rpartition(" ")[0] + f" {free}"
+        assert f"next: ytilde {command}\n" in said
+        ytilde(*command.split())
     after = pd.read_csv("pets-fixed.csv")
     wrong = (after.kind == "dog").to_numpy() != truth
     assert wrong.sum() < 6 < 24 == (noisy != truth).sum()

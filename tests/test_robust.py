@@ -358,7 +358,7 @@ def test_data_that_changed_under_a_run(table, tmp_path):
     frame = pd.read_csv(copy)
     frame.loc[0, "label"] = 2 if frame.label[0] != 2 else 1
     frame.to_csv(copy, index=False)
-    refused("fit", copy, *FAST, "--out", tmp_path / "r", "--resume", match="fingerprint")
+    refused("fit", copy, *FAST, "--out", tmp_path / "r", "--resume", match="with other data")
     refused("audit", tmp_path / "r", "--folds", "0", match="has changed")
     frame.assign(label=lambda f: f.label + 5).to_csv(tmp_path / "other.csv", index=False)
     test = ["--test", tmp_path / "other.csv", "--out", tmp_path / "s"]

@@ -30,13 +30,16 @@ def predict(
     Images that cannot be read get no label.
     """
     from ..data.images import row_name
+    from ..files import is_stream
     from ..outputs import check_outputs
     from .predictions import write_predictions
-    from .reading import input_paths, read_source
+    from .reading import check_suffix, input_paths, read_source
     from .trained import load_model, run_inputs, schema_of
 
     outputs = [(out_file, "predictions")]
     check_outputs(outputs, input_paths(source, data_root, run, features), force)
+    if not is_stream(out_file):
+        check_suffix(out_file, ".csv")
     clf, config = load_model(run)
     check_outputs(outputs, run_inputs(config), force)
     schema = schema_of(config) or clf.schema_

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any
 
 from ..engine import Recipe, Record, parallel
@@ -15,6 +16,7 @@ from ..errors import BadInput, Diverged, plural, shorten_list
 from ..files import TEMPORARY, write_text
 from ..runfolder import CONFIG, LOCK, METRICS, REVIEW, SUMMARY, RunFolder
 from ..signing import sign, verify
+from .flags import flag_of
 
 
 class Run:
@@ -159,32 +161,64 @@ def _lock(lock: IO[str], folder: Path) -> None:
 
 
 def _same_run(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
-    """Refuse to resume a run with other settings, and name those that differ."""
-    if differ := _all_differences(old, new):
+    """Refuse to resume a run with other settings, and say which options it was started with."""
+    if ("method" in old) != ("method" in new):
+        raise BadInput(f"{folder} contains a run of another command; give another --out")
+    differ = _all_differences(old, new)
+    if not differ:
+        return
+    options = {name: value for name, value in differ.items() if name not in _CONTENTS}
+    typed = [words for name, value in options.items() for words in _as_typed(name, value)]
+    absent = [_flag(name) for name, value in options.items() if value is None]
+    steps = [f"give {' '.join(typed)}"] if typed else []
+    steps += [f"leave out {shorten_list(absent)}"] if absent else []
+    if steps:
         raise BadInput(
-            f"{folder} was started with other settings ({shorten_list(differ)}); "
-            "repeat its command, or use --force"
+            f"{folder} was started with other settings; to continue it, {' and '.join(steps)}, or "
+            "replace it with --force"
         )
+    changed = shorten_list(sorted({_CONTENTS[name] for name in differ}))
+    raise BadInput(
+        f"{folder} was started with other {changed}; give another --out, or replace it with --force"
+    )
 
 
-def _all_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+_CONTENTS = dict.fromkeys(("fingerprint", "classes", "multilabel"), "data")
+_CONTENTS |= {"encoder_digest": "weights in --encoder"}
+_FLAGS = {"id_column": "--id", "text_column": "--text", "group_column": "--group"}
+_FLAGS |= {"path": "--annotations"}  # of the votes
+
+
+def _flag(name: str) -> str:
+    return _FLAGS.get(name, flag_of(name))
+
+
+def _as_typed(name: str, value: Any) -> list[str]:
+    """A setting as the words of a command; none where it was not given."""
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    words = [quote(str(each)) for each in values]
+    return words if name == "source" else [f"{_flag(name)} {word}" for word in words]
+
+
+def _all_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The settings that differ, with their old values."""
     ignored = {"versions", "realised_noise", "schema", "started_in", "network"}
     if isinstance(recipe := old.get("recipe"), dict):  # fields that it is too old to have
         old = old | {"recipe": dataclasses.asdict(Recipe()) | recipe}
-    return [
-        line
-        for key in new
-        if key not in ignored
-        for line in _differences(key, old.get(key), _plain(new[key]))
-    ]
+    new = dict.fromkeys(("annotations", "features", "image_size")) | new  # if given
+    return _differences(old, {key: _plain(new[key]) for key in new if key not in ignored})
 
 
-def _differences(name: str, old: Any, new: Any) -> list[str]:
-    """How two settings differ, each as `name OLD, not NEW`; groups are compared inside."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        inner = sorted(old.keys() | new.keys())
-        return [line for key in inner for line in _differences(key, old.get(key), new.get(key))]
-    return [] if old == new else [f"{name} {old}, not {new}"]
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The old values of what differs; groups are compared inside."""
+    found: dict[str, Any] = {}
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(before, dict):
+            found |= _differences(before, dict.fromkeys(before) | (value or {}))
+        elif before != value:
+            found[name] = before
+    return found
 
 
 def _check_folder(folder: RunFolder, resume: bool, force: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -168,7 +169,9 @@ def say_relabel(config: dict[str, Any], labels: Path) -> None:
     has_labels = not config["noise"] and not config.get("annotations")
     if (kind := readers.table_kind(source)) in readers.TABLES and has_labels:
         label = f" --label {quote(config['label'])}" if config["label"] else ""
+        stem = f"{readers.table_stem(source)}-fixed"
+        names = (f"{stem}{f'-{number}' if number > 1 else ''}{kind}" for number in count(1))
         # beside it: image paths may be relative
-        fixed = source.with_name(f"{readers.table_stem(source)}-fixed{kind}")
+        fixed = next(path for path in map(source.with_name, names) if not path.exists())
         words = f"{quote(str(source))} {quote(str(labels))}{label} --out {quote(str(fixed))}"
         say(f"next: ytilde relabel {words}")

@@ -18,6 +18,7 @@ from ..budget import FORECAST, plan_fit
 from ..data import BadInput, readers
 from ..encoders.patches import encode, seen_shape
 from ..engine import REFIT_FIELDS, default_recipe
+from ..engine.recipe import check_held_out
 from ..errors import unknown_name_message
 from ..estimator import Classifier
 from ..fitting import of_texts
@@ -83,6 +84,8 @@ def train_run(
         read["label"] = None  # it is a column of the votes
     resume = resume or (goes_on and _has_run(out_folder) and not asked.force)
     begun = Run.config(out_folder) if resume and out_folder and _has_run(out_folder) else None
+    if begun is None:
+        check_held_out(settings)
     ids = "none" if begun and "id_column" not in begun else options.id_column  # 0.1: as features
     how: dict[str, Any] = {"strict": options.strict, "id_column": ids, "features": options.features}
     how["size"] = options.image_size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from numbers import Integral, Real
@@ -204,6 +204,20 @@ def default_recipe(
     per_epoch = max(1, n // recipe.batch_size)
     epochs = max(10, min(most, steps // per_epoch))
     return recipe if "epochs" in own else replace(recipe, epochs=epochs)
+
+
+def check_held_out(own: Mapping[str, Any]) -> None:
+    """Refuse to go by held-out rows where none are held out.
+
+    Args:
+        own: fields of a recipe, as they were given.
+    """
+    for name, without in (("keep", "last"), ("patience", 0)):
+        if own.get("val") == 0 and own.get(name) not in (None, without):
+            raise BadInput(
+                f"{name}={own[name]} goes by held-out rows, and val=0 holds none out; raise val "
+                f"(0.1 holds out a tenth), or leave {name} out"
+            )
 
 
 # ---- the rate over time --------------------------------------------------------------------------

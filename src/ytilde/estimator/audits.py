@@ -38,6 +38,7 @@ from ..data.votes import Votes
 from ..encoders.encoder import Encoder
 from ..encoders.patches import HEAD, encode, is_patches
 from ..engine import Recipe, Record
+from ..engine.recipe import check_held_out
 from ..fitting import backbone_name
 from ..hashing import hash_of
 from ..method import Method, Net
@@ -83,6 +84,7 @@ def audit_rows(
         check_labels(y)
         x, given, schema = check_inputs(clf, X), np.asarray(as_plain(y, "y")), clf.schema_
     else:
+        check_held_out(vars(clf))
         x, given, schema = check_training(clone(clf), X, y)
     if given.ndim > 1:
         raise BadInput(ONE_LABEL)

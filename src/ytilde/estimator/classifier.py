@@ -22,6 +22,7 @@ from ..data import IGNORE, BadInput, Data
 from ..data.readers import Schema
 from ..encoders.encoder import Encoder
 from ..engine import History, Recipe, Record, Trainer
+from ..engine.recipe import check_held_out
 from ..method import Method, create
 from . import audits, files, predicting
 from .inputs import check_annotations, check_groups, check_training, check_weights
@@ -268,6 +269,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         Returns:
             The trainer, or None if Ctrl-C ended the fit early.
         """
+        if recipe is None:
+            check_held_out(vars(self))
         trainer = train(
             self,
             data,

@@ -108,12 +108,7 @@ def check_annotations(
 def check_inputs(clf: Classifier, X: Any) -> Rows:
     """The rows that a fitted estimator is asked about."""
     if clf.schema_ and isinstance(X, pd.DataFrame):
-        X = as_plain(X, "X")
-        kinds = clf.schema_.columns.values()
-        if all(kind is None for kind in kinds) and hasattr(clf, "feature_names_in_"):
-            with _one_sentence():  # plain numbers: as scikit-learn has it
-                validate_data(clf, X, reset=False, skip_check_array=True)
-        found = read_features(X, clf.schema_)
+        found = read_features(as_plain(X, "X"), clf.schema_)
         for note in found.notes:
             warnings.warn(note)
         return found.data.x

@@ -22,7 +22,14 @@ from ..precision import needs_double
 from ..spool import Spool, SpoolWriter
 from ..types import IGNORE, Data
 from .labels import check_classes, encode
-from .roles import dropped_columns, id_columns, image_column, label_columns, nameless
+from .roles import (
+    dropped_columns,
+    id_columns,
+    image_column,
+    label_columns,
+    nameless,
+    without_dropped,
+)
 from .source import ReadOptions, Source, with_schema
 from .stream import open_parquet, parquet_files
 from .tables import taken, with_columns
@@ -71,7 +78,8 @@ def read_large(path: Path, options: ReadOptions) -> Source:
     if options.text_column or options.group_column:
         raise BadInput(f"{what} is read in parts, without --text and --group; leave them out.")
     dropped = dropped_columns(parts.names, options, what)
-    label, clean_label = label_columns(parts.names, options, what)
+    labels = label_columns(parts.names, options, what)
+    label, clean_label = without_dropped(*labels, dropped, parts.names, options, what)
     _, head = next(parts.read(parts.names))
     others = [c for c in (label, clean_label, *nameless(head), *dropped) if c in head.columns]
     features = head.drop(columns=others)

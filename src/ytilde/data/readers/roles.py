@@ -110,6 +110,38 @@ def dropped_columns(columns: Sequence[Any], options: ReadOptions, what: str) -> 
     return found
 
 
+def without_dropped(
+    label: Any,
+    clean: Any,
+    dropped: Sequence[Any],
+    columns: Sequence[Any],
+    options: ReadOptions,
+    what: str,
+) -> tuple[Any, Any]:
+    """The columns of labels; a clean label that nobody named may be dropped.
+
+    The labels, and a column that another option asks for, may not.
+    """
+    clean = clean if options.clean_label or clean not in dropped else None
+    if options.schema:  # what was read so before is read so again
+        return label, clean
+    asked = {
+        "--label": label if options.labelled else None,
+        "--clean-label": options.clean_label,
+        "--id": None if options.id_column == NONE else options.id_column,
+        "--group": options.group_column,
+        "--text": options.text_column,
+        "--image-column": options.image_column,
+    }
+    for flag, name in asked.items():
+        if name is not None and (column := same_column(name, columns)) in dropped:
+            raise BadInput(
+                f"--drop leaves out column {column!r} of {what}, which {flag} reads; take it out "
+                f"of --drop, or name another column with {flag}."
+            )
+    return label, clean
+
+
 @dataclass(frozen=True)
 class Roles:
     """The columns that are no features, and those that are read in a way of their own."""
@@ -128,6 +160,7 @@ def find_roles(frame: pd.DataFrame, options: ReadOptions, what: str, problems: P
     columns = list(frame.columns)
     label, clean = problems.ask(label_columns, columns, options, what) or (None, None)
     dropped = problems.ask(dropped_columns, columns, options, what) or []
+    label, clean = without_dropped(label, clean, dropped, columns, options, what)
     group = problems.ask(_group_column, columns, (label, clean), options, what)
     others = {label, clean, group, *nameless(frame), *dropped}
     features = frame[[c for c in columns if c not in others]]
