@@ -153,6 +153,12 @@ EQUATIONS: dict[str, tuple[str, str]] = {
         "the field `exponent`: a plausible label is believed, an implausible one is replaced by "
         "the opinion, given how much oftener a class has this label than others have ($S$).",
     ),
+    "ensemble": (
+        r"p(x) \propto \prod_{k=1}^{4} \bar p_k(x)^{1/4}",
+        "$\\bar p_1, \\bar p_2$ are the weight averages of one pair of networks, "
+        "$\\bar p_3, \\bar p_4$ those of another; each pair is trained by "
+        "[second_opinion](second_opinion.md).",
+    ),
     "forward": (r"L = -\log \sum_i p_i(x)\, T_{i \tilde y}", ""),
     "backward": (r"L = -\sum_j (T^{-1})_{\tilde y j} \log p_j(x)", ""),
     "reweight": (

@@ -33,7 +33,8 @@ FAMILIES = {
     "bootstrap_hard bootstrap_soft peer_loss cores",
     "Memory of what was learnt early": "elr elr_plus sop sop_plus",
     "Heads that say how sure a label is": "ln het het_tau het_tau_full het_xl",
-    "Choice of rows": "co_teaching decoupling mentornet cc dividemix promix pgdf second_opinion",
+    "Choice of rows": "co_teaching decoupling mentornet cc dividemix promix pgdf second_opinion "
+    "ensemble",
     "One transition matrix T": "forward backward reweight t_revision dual_t volminnet",
     "A transition matrix for each input, T(x)": "ptd bltm meidtm causal_nl dtm",
     "Neighbours and diffusion over labels": "lra",

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from ytilde import BadInput, Classifier, Data, Recipe, create, noise
-from ytilde.backbones import create_backbone
 from ytilde.data.splits import folds
 from ytilde.datasets import load
 from ytilde.engine import Diverged
 from ytilde.fitting import fit_method
 from ytilde.methods.het import TAUS
-from ytilde.tuning import SHORT_LIST, choose_method, network_of, race, resolve_auto_fields, rungs
+from ytilde.tuning import PIXEL_LIST, RIVALS, choose_method, race, resolve_auto_fields, rungs
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +125,7 @@ def test_het_goes_by_likelihood_and_never_sees_clean_labels(digits):
 @pytest.fixture
 def two(monkeypatch):
     """A short list of two."""
-    monkeypatch.setattr("ytilde.estimator.training.SHORT_LIST", ("second_opinion", "ce"))
+    monkeypatch.setattr("ytilde.estimator.training.RIVALS", ("ce",))
 
 
 def answers(**rows):
@@ -188,25 +187,15 @@ def test_auto_is_the_method_by_its_name(digits, two):
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_auto_tries_a_larger_network_unless_one_was_chosen(own, digits, monkeypatch, tmp_path):
-    """And trains, saves and audits with the one that wins, here whichever comes last."""
-    larger = "second_opinion with mlp:width=24,depth=2"
-    monkeypatch.setattr("ytilde.estimator.training.SHORT_LIST", ("ce", larger))
-
-    def last(names, *rest):
-        return names[-1], choose_method(names, *rest)[1]
-
-    monkeypatch.setattr("ytilde.estimator.training.choose_method", last)
+def test_auto_trains_networks_of_two_sizes_unless_one_was_chosen(own, digits, two, tmp_path):
+    """What it trains, it saves and audits with."""
     backbone = "mlp:width=8,depth=1" if own else "auto"
     clf = Classifier("auto", backbone, epochs=3, random_state=0)
     clf.fit_data(Data(digits.x, digits.y, 10))
+    first = "second_opinion" if own else "ensemble"
     names = [line["method"] for line in clf.race_ if line["fold"] == 1]
-    assert names == (["ce"] if own else ["ce", larger])
-    if own:
-        assert clf.backbone_ == backbone
-        return
-    assert clf.backbone_ == "mlp:width=24,depth=2" and clf.method_.name == "second_opinion"
-    named = Classifier("second_opinion", "mlp:width=24,depth=2", epochs=3, random_state=0)
+    assert names == [first, "ce"] and clf.method_.name == first
+    named = Classifier(first, backbone, epochs=3, random_state=0)
     named.fit_data(Data(digits.x, digits.y, 10))
     x = digits.x.numpy()
     assert (clf.predict_proba(x) == named.predict_proba(x)).all()
@@ -216,11 +205,9 @@ def test_auto_tries_a_larger_network_unless_one_was_chosen(own, digits, monkeypa
     assert len(clf.audit(x, digits.y.numpy(), folds=2).issues) == len(x)
 
 
-def test_names_of_the_short_list_are_methods_and_networks():
-    for name in SHORT_LIST:
-        method, network = network_of(name)
-        assert create(method).name == method
-        assert not network or create_backbone(network, (4,)).dim
+def test_names_of_the_short_list_are_methods():
+    for name in ("ensemble", "second_opinion", *RIVALS, *PIXEL_LIST):
+        assert create(name).name == name
 
 
 def test_auto_sees_no_clean_labels(digits, two):

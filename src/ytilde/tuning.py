@@ -33,12 +33,10 @@ FRACTIONS = (1 / 9, 1 / 3, 1.0)  # of the epochs: the lengths of the rungs
 KEPT = 1 / 3  # of the candidates, after each rung
 FINALISTS = 2  # that are trained to the end
 HELD = 0.1  # of the rows: the search's noisy validation where the recipe has none
-# What method="auto" tries: the default first, then what wins elsewhere in docs/findings.md's study
-# (METHOD with NETWORK: by another network than features get); and where pixels have labels.
-LARGER = "mlp:width=256,depth=2"
-SHORT_LIST: tuple[str, ...] = (
-    "second_opinion", f"second_opinion with {LARGER}", "elr_plus", "mixup", "dividemix", "ce",
-)  # fmt: skip
+# What method="auto" tries besides the method that comes first (for vectors whose network nobody
+# chose the ensemble, else the default): what wins elsewhere in docs/findings.md's study; and where
+# pixels have labels.
+RIVALS = ("elr_plus", "mixup", "dividemix", "ce")
 PIXEL_LIST = ("ce", "elr", "gce", "volminnet", "co_teaching")
 FOLDS = 3  # that a method is tried on, each held out once
 ENOUGH = 3000  # held-out rows that tell methods apart; more folds are not looked at
@@ -169,12 +167,6 @@ def choose_method(
         alive = [name for name in alive if _lead(rows[name], rows[names[0]]) > -AHEAD]
     better = [name for name in alive if _lead(rows[name], rows[names[0]]) > AHEAD]
     return max(better, key=lambda name: sum(rows[name]), default=names[0]), seen
-
-
-def network_of(name: str) -> tuple[str, str]:
-    """The method of a name in the short list, and its own network ("": the one that all have)."""
-    method, _, network = name.partition(" with ")
-    return method, network
 
 
 def told_race(seen: Sequence[Record]) -> str:

@@ -28,9 +28,8 @@ from ..tuning import (
     FOLDS,
     MOST,
     PIXEL_LIST,
-    SHORT_LIST,
+    RIVALS,
     choose_method,
-    network_of,
     tag_trial,
 )
 from .params import is_auto, load_encoder, method_name, new_method, recipe_for, recipe_of
@@ -129,8 +128,7 @@ def learn_patches_of(
 
 
 def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method:
-    """The best of a short list; the options are those of the fit that follows, which get the
-    network that goes with it."""
+    """The best of a short list; the options are those of the fit that follows."""
     left = ("folder", "on_record", "on_step", "monitor", "weights")
     own = {k: v for k, v in options.items() if k not in left}
     own["resume"] = False
@@ -145,8 +143,7 @@ def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method
 
     def right(name: str, number: int) -> list[float]:
         """Of each held-out row, whether its noisy label is what this method predicts."""
-        kind, network = network_of(name)
-        method, at = create(kind), own | ({"backbone": network} if network else {})
+        method = create(name)
         learnt, held = ((fold == number) == side for side in (False, True))
         held = held.nonzero()[:, 0][:: math.ceil(len(data) / FOLDS / MOST)]
         shown = tag_trial(f"{name} ({number + 1} of {count})", options["on_record"])
@@ -157,7 +154,7 @@ def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method
                 method,
                 whole.rows(learnt.nonzero()[:, 0]),
                 how,
-                **at,
+                **own,
                 weights=drawn,
                 on_record=shown,
             )
@@ -166,15 +163,12 @@ def _auto_method(clf: Classifier, data: Data, options: dict[str, Any]) -> Method
         return trainer.map(lambda batch: _agrees(method, batch), whole.rows(held)).tolist()
 
     folder, resume = options.get("folder"), options.get("resume", False)
-    names = SHORT_LIST if data.y.dim() == 1 else PIXEL_LIST
-    ours = isinstance(clf.backbone, str) and clf.backbone == "auto" and len(data.shape) == 1
-    if not ours or own["backbone"] != default_backbone(data.shape):  # somebody chose the network
-        names = tuple(name for name in names if not network_of(name)[1])
+    vectors = isinstance(clf.backbone, str) and clf.backbone == "auto" and len(data.shape) == 1
+    ours = vectors and own["backbone"] == default_backbone(data.shape)  # nobody chose a network
+    names = ("ensemble" if ours else "second_opinion", *RIVALS)
+    names = names if data.y.dim() == 1 else PIXEL_LIST
     best, clf.race_ = choose_method(names, right, count, folder, resume)
-    kind, network = network_of(best)
-    if network:
-        clf._backbone_ = options["backbone"] = network
-    return create(kind)
+    return create(best)
 
 
 def _agrees(method: Method, batch: Batch) -> Tensor:

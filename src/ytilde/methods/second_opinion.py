@@ -71,7 +71,7 @@ class SecondOpinion(Method):
         self.peer_average = copy.deepcopy(self.peer).requires_grad_(False)
         # looked up once, not in every step: small networks notice
         self.slow: list[Tensor] = [*self.average.parameters(), *self.peer_average.parameters()]
-        self.fast: list[Tensor] = self.param_groups()
+        self.fast: list[Tensor] = [*self.net.parameters(), *self.peer.parameters()]
         n, k = spec.num_train, spec.num_classes
         self.opinions = Memory(2 * n, k, self.top_k, self.dtype)  # of both averages, one by one
         self.T: Tensor
@@ -92,28 +92,37 @@ class SecondOpinion(Method):
         self.register_buffer("taught", torch.zeros(2, rows, k))
 
     def param_groups(self) -> list[Any]:
-        return [*self.net.parameters(), *self.peer.parameters()]
+        return list(self.fast)
 
     def fit(self, data: Data, trainer: Trainer) -> None:
+        self.begin(data, trainer)
+        for _ in trainer.epochs("main", self.loss, self.param_groups(), data):
+            self.look_back(data, trainer)
+
+    def begin(self, data: Data, trainer: Trainer) -> None:
+        """Before the first epoch: the labels' frequency, and labels as what is taught."""
         y = data.y.to(trainer.device)
         count = torch.bincount(y[y != IGNORE], minlength=data.num_classes)
         self.frequency.copy_((count + 1) / (count + 1).sum())
         self.take(self.T)
+        if len(self.taught[0]):
+            self.taught.copy_(one_hot(y, self.taught[0]))
+
+    def look_back(self, data: Data, trainer: Trainer) -> None:
+        """After an epoch: mean opinions, T and, of a small table, what is taught of every row."""
+        y = data.y.to(trainer.device)
         between = len(self.taught[0]) > 0
         if between:
-            self.taught.copy_(one_hot(y, self.taught[0]))
-        for _ in trainer.epochs("main", self.loss, self.param_groups(), data):
-            if between:
-                trainer.map(lambda batch: self.ask(batch.x, batch.index)[0], data)
-            opinions = self.opinions.all().view(2, len(y), -1)
-            known = opinions[0].sum(1) > 0
-            if known.any():
-                self.means.copy_(opinions[:, known].mean(1, keepdim=True))
-            rows = known & (y != IGNORE)
-            if rows.any():
-                self.take(count_T(opinions.mean(0)[rows], y[rows], self.frequency))
-            if between:
-                self.taught.copy_(self.target(opinions, y, 1.0).flip(0))
+            trainer.map(lambda batch: self.ask(batch.x, batch.index)[0], data)
+        opinions = self.opinions.all().view(2, len(y), -1)
+        known = opinions[0].sum(1) > 0
+        if known.any():
+            self.means.copy_(opinions[:, known].mean(1, keepdim=True))
+        rows = known & (y != IGNORE)
+        if rows.any():
+            self.take(count_T(opinions.mean(0)[rows], y[rows], self.frequency))
+        if between:
+            self.taught.copy_(self.target(opinions, y, 1.0).flip(0))
 
     def take(self, T: Tensor) -> None:
         """Take over T [K, K], and what labels tell by it that are not believed."""
@@ -139,8 +148,8 @@ class SecondOpinion(Method):
         targets, views = self.teach(weak, batch, step), [weak, strong.to(weak.dtype)]
         if self.images:
             return self.learn([torch.cat(views)], torch.cat([targets, targets], 1), step)
-        # Of a vector one view is enough (docs/decisions/0023): each network learns the weak views of
-        # one half of the rows and the strong views of the other.
+        # Of a vector one view is enough (docs/decisions/0023): each network learns the weak views
+        # of one half of the rows and the strong views of the other half.
         half = len(weak) // 2
         halves = [(views[k][:half], views[1 - k][half:]) for k in range(2)]
         return self.learn([torch.cat(pair) for pair in halves], targets, step)
@@ -223,7 +232,11 @@ class SecondOpinion(Method):
         torch._foreach_lerp_(self.slow, self.fast, [part] * len(self.slow))  # type: ignore[arg-type]
 
     def predict_proba(self, x: Tensor) -> Tensor:
-        return ((self.average.log_probs(x) + self.peer_average.log_probs(x)) / 2).softmax(-1)
+        return self.log_mean(x).softmax(-1)
+
+    def log_mean(self, x: Tensor) -> Tensor:
+        """Of what both averages say of x, the mean of log-probabilities [B, K]: not normalised."""
+        return (self.average.log_probs(x) + self.peer_average.log_probs(x)) / 2
 
     def transition(self, batch: Batch) -> Tensor | None:
         return self.T
