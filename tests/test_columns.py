@@ -378,9 +378,9 @@ def test_a_group_is_never_split():
 
 
 def test_groups_of_a_column_and_of_an_array(tmp_path, monkeypatch):
-    """Each item stands there twice under labels of chance: a model that saw one tells the other."""
+    """Of each item there are two views with one label by chance: seeing one tells the other's."""
     rng = np.random.default_rng(0)
-    x = np.repeat(rng.normal(size=(60, 8)), 2, axis=0)
+    x = np.repeat(rng.normal(size=(60, 8)), 2, axis=0) + 0.1 * rng.normal(size=(120, 8))
     table = pd.DataFrame(x, columns=[*"abcdefgh"]).assign(
         item=np.repeat([f"item {k}" for k in range(60)], 2),
         label=np.repeat(rng.choice(["no", "yes"], 60), 2),

@@ -3,22 +3,26 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.metrics import average_precision_score
 
 from test_cli import FAST, ytilde
-from ytilde import audit
+from ytilde import Classifier, Data, audit
+from ytilde.auditing.crossfit import out_of_fold
+from ytilde.auditing.duplicates import copies
 from ytilde.auditing.neighbourhood import conflicts, neighbourhood
+from ytilde.auditing.panel import panel
 
 
-def with_copies(x, y, scale, copies=20):
+def with_copies(x, y, scale, number=20):
     """Noisy copies of some rows at the end, the first half of them with another label."""
     rng = np.random.default_rng(1)
-    rows = rng.choice(len(x), copies, replace=False)
-    near = x[rows] + rng.normal(0, 1, (copies, x.shape[1])) * scale * x.std(0)
+    rows = rng.choice(len(x), number, replace=False)
+    near = x[rows] + rng.normal(0, 1, (number, x.shape[1])) * scale * x.std(0)
     label = y[rows].copy()
-    label[: copies // 2] = (label[: copies // 2] + 1) % (y.max() + 1)
+    label[: number // 2] = (label[: number // 2] + 1) % (y.max() + 1)
     return np.concatenate([x, near]), np.concatenate([y, label]), rows
 
 
@@ -143,3 +147,71 @@ def test_copies_of_pictures_are_shown(tmp_path):
     assert set(same.near_duplicate) == set(same.index) and "is_outlier" not in issues
     page = (run / "report.html").read_text()
     assert "Nearly the same, labelled differently" in page
+
+
+# ---- copies --------------------------------------------------------------------------------------
+
+
+def test_copies_lead_to_the_first_of_them():
+    x = load_digits(return_X_y=True)[0][:50].astype(np.float32)
+    assert copies(x).tolist() == list(range(50))
+    twice = np.concatenate([x, x[10:14], x[12:13]])
+    twice[50, twice[50] == 0] = -0.0
+    assert copies(twice)[50:].tolist() == [10, 11, 12, 13, 12]
+    pictures = twice.reshape(-1, 1, 8, 8)
+    assert copies(pictures).tolist() == copies(twice).tolist()
+
+
+def test_rows_that_are_equal_by_chance_or_recur_are_no_copies():
+    rng = np.random.default_rng(0)
+    few = rng.integers(0, 2, (400, 12)).astype(np.float32)  # 4,096 different rows
+    encoded = np.eye(30, dtype=np.float32)[rng.integers(0, 30, 300)]
+    for x in (few, encoded):
+        assert len(np.unique(x, axis=0)) < len(x)
+        assert copies(x).tolist() == list(range(len(x)))
+    x = rng.normal(size=(40, 6))
+    often = np.concatenate([x, np.repeat(x[:1], 10, 0), np.repeat(x[1:2], 9, 0)])
+    assert copies(often).tolist() == [*range(50), *[1] * 9]
+
+
+def test_judges_of_copies_do_not_hear_their_labels():
+    x, y = load_digits(return_X_y=True)
+    x, y = x[:200].astype(np.float32), y[:200]
+    rows = np.arange(0, 200, 3)
+    thrice, labels = np.concatenate([x, x[rows], x[rows]]), np.concatenate([y, y[rows], y[rows]])
+    labels[0] = (labels[0] + 1) % 10  # two of its three say y[0]
+    labels[-1] = -1
+    once, more = panel(x, y, 10), panel(thrice, labels, 10)
+    for a, b in zip(once, more, strict=True):
+        np.testing.assert_allclose(b, np.concatenate([a, a[rows], a[rows]]))
+
+
+def test_copies_are_in_one_fold_and_their_wrong_labels_are_found():
+    x, truth = load_digits(return_X_y=True)
+    x, truth = x[:500].astype(np.float32), truth[:500]
+    y = truth.copy()
+    y[::10] = (y[::10] + 3) % 10
+    rows = np.r_[0:500, 0:500, 100:500]
+    asked = []
+
+    def fit(data, listen, folder):
+        def ask(held):
+            seen = {row.numpy().tobytes() for row in data.x}
+            asked.extend(row.numpy().tobytes() in seen for row in held.x)
+            return np.full((len(held), 10), 0.1)
+
+        return ask
+
+    data = Data(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]), 10)
+    out_of_fold(data, 3, 0, fit)
+    assert sum(asked) > 1000
+    asked.clear()
+    out_of_fold(data, 3, 0, fit, first=copies(x[rows]))
+    assert len(asked) == len(rows) and not any(asked)
+
+    clf = Classifier(epochs=30, random_state=0)
+    found = clf.audit(x[rows], y[rows], folds=3)
+    wrong = (y != truth)[rows]
+    flagged = found.issues.is_label_issue.to_numpy()
+    assert flagged[wrong].mean() > 0.9 and wrong[flagged].mean() > 0.85
+    assert any(note.startswith("1400 of 1400 rows are copies") for note in found.notes)

@@ -402,13 +402,16 @@ def test_a_sentence_begins_with_a_capital_but_a_files_name_keeps_its_letters():
         assert sentence(text) == text
 
 
-def test_an_audit_of_rows_with_copies_says_that_these_give_labels_away():
+def test_an_audit_of_rows_with_copies_says_how_these_are_judged():
     wrong = np.where(np.arange(40) % 8 == 0, 1 - Y, Y)
     once = small().audit(X, wrong, folds=2)
     assert not any("copies" in note for note in once.notes)
     thrice, again = np.tile(X, (3, 1)), np.tile(wrong, 3)
     notes = small().audit(thrice, again, folds=2).notes
     assert any(note.startswith("120 of 120 rows are copies") for note in notes)
+    near, labels = np.concatenate([X, X[:8] + 1e-6]), np.concatenate([wrong, wrong[:8]])
+    notes = small().audit(near, labels, folds=2).notes
+    assert any("16 of 48 rows are nearly copies" in note and "--group" in note for note in notes)
     together = small().audit(thrice, again, folds=2, groups=np.tile(np.arange(40), 3))
     assert not any("copies" in note for note in together.notes)
 

@@ -102,24 +102,33 @@ def out_of_fold(
     on_record: Callable[[Record], None] = lambda record: None,
     kept: Folds | None = None,
     on_start: Callable[[int], None] = lambda left: None,
+    first: NDArray[np.int64] | None = None,
 ) -> Probs:
     """Cuts the rows into folds, class by class, and asks a model fitted to the others of each.
 
-    Rows of one group are in one fold.
+    Rows of one group are in one fold, and so are copies of a row.
 
     on_record: hears of every epoch of these fits; the record's stage names the fold, and its "fold"
         and "folds" are their numbers.
     kept: the folds that have ended, which are not fitted again, and the checkpoints of the others.
     on_start: hears, before the first fit, how many folds are left.
+    first: of each row the first that it is a copy of, or itself.
     """
     labels = data.y.numpy()
-    check_folds(labels, folds, data.groups)
+    first = np.arange(len(data)) if first is None else first
+    heads, which = np.unique(first, return_inverse=True)  # of groups, there are no copies
+    check_folds(labels[heads], folds, data.groups)
     pixels = labels.ndim > 1
     cutter = KFold if pixels else StratifiedKFold if data.groups is None else StratifiedGroupKFold
     parts = cutter(folds, shuffle=True, random_state=seed)
     with warnings.catch_warnings():  # rare classes are in some folds only, and that is well
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-        cuts = list(parts.split(np.zeros(len(data)), None if pixels else labels, data.groups))
+        held_out = parts.split(heads, None if pixels else labels[heads], data.groups)
+        fold = np.zeros(len(heads), np.int64)
+        for number, (_, held) in enumerate(held_out):
+            fold[held] = number
+    fold = fold[which]
+    cuts = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(folds)]
 
     def show(record: Record, number: int) -> None:
         stage = f"fold {number} of {folds}: {record['stage']}"
@@ -154,17 +163,29 @@ def single_rows(data: Data) -> list[str]:
     ]
 
 
-def copies_apart(issues: pd.DataFrame) -> list[str]:
-    """A note where many rows have copies: the folds do not keep these together."""
-    if "near_duplicate" not in issues or not (many := int((issues["near_duplicate"] >= 0).sum())):
+def copies_told(issues: pd.DataFrame, first: NDArray[np.int64]) -> list[str]:
+    """Notes where many rows are copies of others, or nearly; the folds keep the former together.
+
+    first: of each row the first that it is a copy of, or itself.
+    """
+    if "near_duplicate" not in issues:
         return []
-    if many < COPIES * len(issues):
-        return []
-    return [
-        f"{many} of {len(issues)} rows are copies of others, or nearly: a model that did not see a "
-        "row saw its copy, label included, so that wrong labels look right. Audit each once, or "
-        "name what belongs together with --group (groups=)."
-    ]
+    size = np.bincount(first, minlength=len(first))
+    together = size[first][issues["index"]] > 1
+    notes = []
+    if (many := int(together.sum())) >= max(1, COPIES * len(issues)):
+        notes.append(
+            f"{many} of {len(issues)} rows are copies of others. Each was judged by a model that "
+            "saw none of its copies; they are counted one by one."
+        )
+    apart = (issues["near_duplicate"] >= 0) & ~together
+    if (many := int(apart.sum())) >= max(1, COPIES * len(issues)):
+        notes.append(
+            f"{many} of {len(issues)} rows are nearly copies of others: a model that did not see a "
+            "row saw its copy, label included, so that wrong labels look right. Audit each once, "
+            "or name what belongs together with --group (groups=)."
+        )
+    return notes
 
 
 def kept_or_made(keep: Path | None, key: str, make: Callable[[], Probs]) -> tuple[Probs, list[str]]:

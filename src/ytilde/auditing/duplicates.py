@@ -21,6 +21,9 @@ from .nearest import Nearest
 BY_CHANCE = 0.5  # pairs of a data set that chance alone may make
 CLOSEST = 0.1  # of the distance to the tenth neighbour, at most
 LEAST_SCALE = 0.01  # of the usual distance: a set of many copies has no other neighbours
+MOST_COPIES = 10  # equal rows; more are a value that recurs, such as an empty text
+CHANCE = 2  # columns in which the row most like another differs, where equal rows are chance
+LOOKED_AT = (200, 2000)  # rows, and others that they are compared with
 
 
 class Duplicates(NamedTuple):
@@ -58,20 +61,43 @@ def find_duplicates(x: NDArray[Any], y: Labels, near: Nearest) -> Duplicates:
     return Duplicates(of, np.where(size[group] > 1, group, -1), conflict)
 
 
+def copies(x: NDArray[Any]) -> NDArray[np.int64]:
+    """Of each row [N, D] the first that it is a copy of, or itself.
+
+    Equal rows are no copies where a few values make rows equal by chance: there, the different row
+    that is most like a row differs in a column or two (two of an encoded category).
+    """
+    x, rows = x.reshape(len(x), -1), np.arange(len(x))
+    first = _first_equal(x)
+    size = np.bincount(first, minlength=len(x))
+    first = np.where(size[first] <= MOST_COPIES, first, rows)
+    if (first == rows).all():
+        return rows
+    draw, different = np.random.default_rng(0), x[np.unique(_first_equal(x))]
+    some, others = (different[draw.permutation(len(different))[:n]] for n in LOOKED_AT)
+    differ = np.array([[(row != others).sum(1)] for row in some])
+    nearest = np.where(differ > 0, differ, x.shape[1]).min(-1)
+    return first if np.median(nearest) > CHANCE else rows
+
+
+def _first_equal(x: NDArray[Any]) -> NDArray[np.int64]:
+    """Of each row [N, D] the first that equals it."""
+    content = (hash(row.tobytes()) for row in x + 0)  # + 0: no -0.0, which equals 0.0
+    _, first, inverse = np.unique(
+        np.fromiter(content, np.int64, len(x)), return_index=True, return_inverse=True
+    )
+    return first[inverse]
+
+
 def _equal(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray]:
     """Pairs of equal rows, each with the first of its kind; and for each row another one, or -1."""
-    content = (hash(row.tobytes()) for row in x + 0)  # + 0: no -0.0, which equals 0.0
-    keys = np.fromiter(content, np.int64, len(x))
-    _, inverse, count = np.unique(keys, return_inverse=True, return_counts=True)
-    order = np.argsort(inverse, kind="stable")
-    begin = np.cumsum(count) - count
-    head = order[begin][inverse]  # the first row that is equal
-    rows = np.arange(len(x))
-    of = np.where(count[inverse] > 1, head, -1)
-    several = np.flatnonzero(count > 1)
-    of[order[begin[several]]] = order[begin[several] + 1]  # that of the first is the second
-    copies = rows[(head != rows)]
-    return copies, head[copies], of
+    rows, first = np.arange(len(x)), _first_equal(x)
+    later = rows[first != rows]
+    of = np.full(len(x), -1)
+    of[later] = first[later]
+    heads, place = np.unique(first[later], return_index=True)
+    of[heads] = later[place]  # that of the first is the second
+    return later, first[later], of
 
 
 def _threshold(near: Nearest) -> NDArray[np.float64]:

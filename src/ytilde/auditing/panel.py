@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..data import IGNORE
 from ..encoders.neighbours import neighbours
+from .duplicates import copies
 from .inputs import Array, Labels
 from .kernel import kernel_scores
 
@@ -26,12 +27,20 @@ RIDGES = np.geomspace(1e-5, 1, 11)  # times the largest eigenvalue; the best is 
 def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, ...]:
     """What each judge says of each row without its label: three log-scores [N, K].
 
+    Copies of a row count as one, of the commonest label among them: none may vouch for another.
+
     Args:
         features: [N, ...], finite numbers.
         y: labels [N]; rows with -1 are judged, but have no say.
         num_classes: K.
     """
-    x = reduced(np.asarray(features).reshape(len(y), -1))
+    x = np.asarray(features).reshape(len(y), -1)
+    first = copies(x)
+    heads, which = np.unique(first, return_inverse=True)
+    if len(heads) < len(x):
+        scores = panel(x[heads], _commonest(y, which, num_classes), num_classes)
+        return tuple(each[which] for each in scores)
+    x = reduced(x)
     known = np.flatnonzero(y != IGNORE)
     most = min(reference(len(y)), len(known))
     known = np.sort(np.random.default_rng(0).choice(known, most, replace=False))
@@ -40,6 +49,14 @@ def panel(features: np.ndarray, y: Labels, num_classes: int) -> tuple[Array, ...
         _linear(x, y, known, num_classes),
         _kernel(x, y, known, num_classes),
     )
+
+
+def _commonest(y: Labels, which: NDArray[np.int64], k: int) -> Labels:
+    """The commonest label of each set of rows; -1 where none has a label."""
+    known = np.flatnonzero(y != IGNORE)
+    count = np.zeros((which.max() + 1, k), np.int32)
+    np.add.at(count, (which[known], y[known]), 1)
+    return np.where(count.any(1), count.argmax(1), IGNORE)
 
 
 def reference(rows: int) -> int:

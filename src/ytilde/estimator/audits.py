@@ -23,11 +23,12 @@ from ..auditing.crossfit import (
     FoldFit,
     Folds,
     Probs,
-    copies_apart,
+    copies_told,
     kept_or_made,
     out_of_fold,
     single_rows,
 )
+from ..auditing.duplicates import copies
 from ..auditing.pixels import PixelAudit, audit_pixels
 from ..auditing.sampling import Reviewed
 from ..auditing.similar import Features, standardised
@@ -136,17 +137,19 @@ def audit_data(
     if data.y.dim() > 1:
         raise BadInput(ONE_LABEL)
     data, unread = without_unreadable(data)
-    seen = data
+    encoder = (encoder or load_encoder(clf)) if folds else None
+    seen, like = _as_seen(clf, data, encoder, on_step) if folds else (data, clf)
+    # rows of one group are too alike to judge each other by: the model judges alone
+    features = _inputs(seen) if data.groups is None else None
+    first = np.arange(len(data)) if features is None or not folds else copies(features)
     if folds == 0:
         _check_classes(clf, data)
         probs = clf.predict_proba(data)
         notes = ["In-sample: the model that judged the labels was trained on them."]
     else:
         seed = clf.random_state if isinstance(clf.random_state, int) else 0
-        encoder = encoder or load_encoder(clf)
-        key = _key(clf, data, folds, encoder) if keep or folder else ""
+        key = _key(clf, data, folds, encoder, first) if keep or folder else ""
         kept = Folds(folder, key) if folder else None
-        seen, like = _as_seen(clf, data, encoder, on_step)
         fit = _fold_fit(like, seen, encoder, steps=on_step is not None)
 
         def hear(record: Record) -> None:
@@ -155,25 +158,23 @@ def audit_data(
         probs, notes = kept_or_made(
             keep,
             key,
-            lambda: out_of_fold(seen, folds, seed, fit, hear, kept, on_start),
+            lambda: out_of_fold(seen, folds, seed, fit, hear, kept, on_start, first),
         )
         if kept:
             kept.clear()
             notes += kept.notes
-        notes += single_rows(data)
+        notes += single_rows(data.rows(torch.from_numpy(np.unique(first))))
     if isinstance(checked, Mapping) and unread:
         gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
         checked = {row: label for row, label in checked.items() if row not in gone}
     if data.votes is not None:
         found = _audit_votes(probs, data, checked)
     else:
-        # rows of one group are too alike to judge each other by: the model judges alone
-        features = _inputs(seen) if data.groups is None else None
         found = audit(probs, data.y, names=data.names, features=features, checked=checked)
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
-        if data.groups is None:
-            found.notes.extend(copies_apart(found.issues))
+        if features is not None:
+            found.notes.extend(copies_told(found.issues, first))
     found.notes.extend([*notes, *unread])
     found.context.method = method_name(clf)
     found.context.features = _features(clf, data)
@@ -286,15 +287,26 @@ def _network_features(clf: Classifier, data: Data, rows: Sequence[int]) -> Tenso
     return trainer_of(clf).map(of, data.rows(torch.as_tensor(rows)))
 
 
-def _key(clf: Classifier, data: Data, folds: int, encoder: Encoder | None) -> str:
-    """The hash of all that the folds' answers depend on, whatever their files are called."""
+def _key(
+    clf: Classifier,
+    data: Data,
+    folds: int,
+    encoder: Encoder | None,
+    first: NDArray[np.int64] | None = None,
+) -> str:
+    """The hash of all that the folds' answers depend on, whatever their files are called.
+
+    first: of each row the first that it is a copy of, or itself.
+    """
     method, network = clf.method, clf.backbone
     fields = plain_fields(method, data.num_classes) if isinstance(method, Method) else {}
     settings = clf.get_params(deep=False) | {"method": [method_name(clf), fields]}
     start = {} if encoder is None else encoder.weights
     settings |= {"encoder": None}
     weights = network.state_dict() if isinstance(network, nn.Module) else {}
-    return hash_of([fingerprint(data), folds, repr(settings), start, weights])
+    parts = [fingerprint(data), folds, repr(settings), start, weights]
+    together = first is not None and (first != np.arange(len(first))).any()
+    return hash_of([*parts, "copies together"] if together else parts)
 
 
 def _check_classes(clf: Classifier, data: Data) -> None:
