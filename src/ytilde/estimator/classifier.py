@@ -39,8 +39,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
     as scikit-learn has it) or one per pixel (-1 = ignore).
 
     Args:
-        method: a name (see `list_methods()`), an unbuilt Method, or "auto": the default, or one of
-            a short list that predicts held-out noisy labels clearly better (`race_` has them).
+        method: a name (see `list_methods()`), an unbuilt Method, or "auto": the default (of vectors
+            "ensemble"), or one of a short list that predicts held-out noisy labels clearly better
+            (`race_` has them).
         backbone: a name, "auto", or your own nn.Module that returns features. On a CPU, where the
             network would take pictures more than a minute, auto is "patches": see docs/pictures.md.
         epochs: passes over the training rows.
