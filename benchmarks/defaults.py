@@ -13,7 +13,7 @@ ranks and costs. (Lines of `second_opinion:views=1` are of a field that was trie
 of `auto:networks=0` are from before `auto` tried a larger network; `second_opinion:confusion=0` is
 the method as it was before that field, `second_opinion:between=0` as it was when its targets were
 made in every step, and `auto:between=0` is of then. `second_opinion:views=2` learnt both views of a
-row, `auto:ensemble=0` is of then and chose one network.)
+row, `auto:ensemble=0` is of then and chose one network; `floor=0` is of before that field.)
 """
 
 from __future__ import annotations

@@ -47,13 +47,13 @@ class Ensemble(SecondOpinion):
     def param_groups(self) -> list[Tensor]:
         return [*super().param_groups(), *self.other.param_groups()]
 
-    def begin(self, data: Data, trainer: Trainer) -> None:
-        super().begin(data, trainer)
-        self.other.begin(data, trainer)
+    def prepare(self, data: Data, trainer: Trainer) -> None:
+        super().prepare(data, trainer)
+        self.other.prepare(data, trainer)
 
-    def look_back(self, data: Data, trainer: Trainer) -> None:
-        super().look_back(data, trainer)
-        self.other.look_back(data, trainer)
+    def look_back(self, data: Data, trainer: Trainer, progress: float) -> None:
+        super().look_back(data, trainer, progress)
+        self.other.look_back(data, trainer, progress)
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
         return super().loss(batch, step) + self.other.loss(batch, step)

@@ -11,7 +11,8 @@ given that it was wrong: S[i, y] is how much oftener class i is labelled y than 
 (`sources`), 1 where all wrong labels are alike.
 Both networks learn q on a weak and a strong view of an image, mixed up, or on one of the two of any
 other input. Labels are taken at their word for the first part of training (`warm_up`), and opinions
-then gain their weight over `ramp`.
+then gain their weight over `ramp`: all of it, unless the labels of the surest rows are nearly all
+right when the warm-up ends (`floor`); labels then keep some of theirs.
 
 Fidelity: no paper. Weight averages that teach the other network are ELR+'s (Liu et al., 2020),
 mixing views and the balance term DivideMix's (Li et al., 2020), the strong view FixMatch's (Sohn et
@@ -53,6 +54,7 @@ class SecondOpinion(Method):
     memory: float = 0.8  # of a row's past opinions, from epoch to epoch
     decay: float = 0.999  # of the weight averages that have the opinions and predict
     alpha: float = 1.0  # mixup's Beta(alpha, alpha)
+    floor: float | str = "auto"  # wrong among the surest: below, labels keep weight; vectors .05
     prior: float | str = "auto"  # late weight of predictions as frequent as the labels; images 1
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of the opinions
     top_k: int = 0  # remember only this many classes of an opinion; 0: all
@@ -61,7 +63,7 @@ class SecondOpinion(Method):
     early_stopping = False  # what it learns last is best: see docs/decisions/0023
     ranges = (
         "0 <= warm_up <= 1, 0 <= ramp <= 1, exponent >= 0, confusion >= 0, "
-        "0 <= memory < 1, 0 <= decay < 1, alpha > 0, prior >= 0, top_k >= 0"
+        "0 <= memory < 1, 0 <= decay < 1, alpha > 0, 0 <= floor <= 1, prior >= 0, top_k >= 0"
     )
 
     def build(self, spec: Spec) -> None:
@@ -84,6 +86,8 @@ class SecondOpinion(Method):
         self.register_buffer("means", torch.full((2, 1, k), 1 / k))
         self.register_buffer("frequency", torch.full((k,), 1 / k))
         self.register_buffer("steps", torch.zeros(()))
+        self.doubt: Tensor  # how much of their weight opinions gain: all, or less of clean labels
+        self.register_buffer("doubt", torch.ones(()))
         # Of tables, what is learnt is worked out for all rows between epochs: steps are faster so.
         # Images are asked about views, in the step; large tables too, for the sake of memory.
         self.taught: Tensor  # by each network, of each row [2, N, K]; N is 0 where a step does it
@@ -95,11 +99,11 @@ class SecondOpinion(Method):
         return list(self.fast)
 
     def fit(self, data: Data, trainer: Trainer) -> None:
-        self.begin(data, trainer)
-        for _ in trainer.epochs("main", self.loss, self.param_groups(), data):
-            self.look_back(data, trainer)
+        self.prepare(data, trainer)
+        for record in trainer.epochs("main", self.loss, self.param_groups(), data):
+            self.look_back(data, trainer, record["epoch"] / record["epochs"])
 
-    def begin(self, data: Data, trainer: Trainer) -> None:
+    def prepare(self, data: Data, trainer: Trainer) -> None:
         """Before the first epoch: the labels' frequency, and labels as what is taught."""
         y = data.y.to(trainer.device)
         count = torch.bincount(y[y != IGNORE], minlength=data.num_classes)
@@ -108,8 +112,11 @@ class SecondOpinion(Method):
         if len(self.taught[0]):
             self.taught.copy_(one_hot(y, self.taught[0]))
 
-    def look_back(self, data: Data, trainer: Trainer) -> None:
-        """After an epoch: mean opinions, T and, of a small table, what is taught of every row."""
+    def look_back(self, data: Data, trainer: Trainer, progress: float) -> None:
+        """After an epoch: mean opinions, T, `doubt` and, of a small table, what rows are taught.
+
+        progress: the share of training that is done.
+        """
         y = data.y.to(trainer.device)
         between = len(self.taught[0]) > 0
         if between:
@@ -120,7 +127,10 @@ class SecondOpinion(Method):
             self.means.copy_(opinions[:, known].mean(1, keepdim=True))
         rows = known & (y != IGNORE)
         if rows.any():
-            self.take(count_T(opinions.mean(0)[rows], y[rows], self.frequency))
+            mean = opinions.mean(0)[rows]
+            self.take(count_T(mean, y[rows], self.frequency))
+            if progress <= self.believes() and (floor := self.least_wrong()):
+                self.doubt.fill_(min(1.0, wrong_of_surest(mean, y[rows]) / floor))
         if between:
             self.taught.copy_(self.target(opinions, y, 1.0).flip(0))
 
@@ -136,9 +146,11 @@ class SecondOpinion(Method):
 
     def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
         """Runs that were made before `told` was kept like this hold what it follows from."""
-        if prefix + "T" in state and len(state.get(prefix + "told", ())) != len(self.told):
-            kept = self.tells(state[prefix + "T"], state[prefix + "frequency"])
-            state = state | {prefix + "told": kept, prefix + "taught": self.taught}
+        if prefix + "T" in state:
+            state = {prefix + "doubt": torch.ones_like(self.doubt)} | state
+            if len(state.get(prefix + "told", ())) != len(self.told):
+                kept = self.tells(state[prefix + "T"], state[prefix + "frequency"])
+                state = state | {prefix + "told": kept, prefix + "taught": self.taught}
         super()._load_from_state_dict(state, prefix, *rest)  # type: ignore[no-untyped-call]
 
     def loss(self, batch: Batch, step: StepInfo) -> Tensor:
@@ -188,12 +200,17 @@ class SecondOpinion(Method):
         return new
 
     def trust(self, step: StepInfo) -> Tensor:
-        """Of opinions: 0 takes labels at their word, 1 after warm-up and ramp."""
-        return ((step.progress - self.believes()) / max(self.ramp, 1e-6)).clamp(0, 1)
+        """Of opinions: 0 takes labels at their word; after warm-up and ramp `doubt`, mostly 1."""
+        ramp = ((step.progress - self.believes()) / max(self.ramp, 1e-6)).clamp(0, 1)
+        return ramp * self.doubt
 
     def believes(self) -> float:
         """The share of training that takes labels at their word."""
         return (0.3 if self.images else 0.1) if self.warm_up == "auto" else float(self.warm_up)
+
+    def least_wrong(self) -> float:
+        """Of the surest opinions' labels: as many wrong ones let opinions count fully."""
+        return (0.0 if self.images else 0.05) if self.floor == "auto" else float(self.floor)
 
     def target(self, opinions: Tensor, y: Tensor, trust: Tensor | float) -> Tensor:
         """(1 - trust) onehot(y) + trust q [2, B, K]; without a label, trust times the opinion."""
@@ -252,6 +269,17 @@ def sources(T: Tensor, count: Tensor, prior: float = 5.0) -> Tensor:
     found = T * count[:, None] * (1 - eye)
     share = found.sum(0) / (count.sum() - count).clamp_min(1)
     return (found + prior) / (share * count[:, None] + prior) * (1 - eye) + eye
+
+
+def wrong_of_surest(opinions: Tensor, y: Tensor, share: float = 0.2) -> float:
+    """The share of wrong labels among the rows whose opinions [N, K] are surest.
+
+    A model's own errors vanish there, wrong labels do not (unless they all lie at classes' borders,
+    and then not quite): few of them mean that the labels y [N] are better than the opinions.
+    """
+    sure, guess = opinions.max(1)
+    surest = sure.argsort(descending=True, stable=True)[: max(1, int(share * len(y)))]
+    return float((guess[surest] != y[surest]).float().mean())
 
 
 def count_T(opinions: Tensor, y: Tensor, frequency: Tensor) -> Tensor:
