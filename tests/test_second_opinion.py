@@ -15,7 +15,7 @@ from ytilde.data import IGNORE, Batch, Data, StepInfo
 from ytilde.engine import Recipe
 from ytilde.losses import one_hot
 from ytilde.method import create, fit_method, make_spec
-from ytilde.methods.second_opinion import SecondOpinion, count_T, sources
+from ytilde.methods.second_opinion import SecondOpinion, count_T, sources, wrong_of_surest
 from ytilde.testing import BACKBONE, RECIPE, blobs
 
 
@@ -131,7 +131,12 @@ def test_a_run_made_before_that_was_kept_loads():
     method.take(draw(k, k, seed=3)[0])
     new = {name: value for name, value in method.state_dict().items() if name != "taught"}
     without = {name: value for name, value in new.items() if name != "told"}
-    for old in (without, new | {"told": torch.zeros(k, k)}):  # was the logarithm once
+    without_doubt = {name: value for name, value in new.items() if name != "doubt"}
+    older = {name: value for name, value in without.items() if name != "doubt"}
+    other.doubt.fill_(0.5)
+    other.load_state_dict(without_doubt | {"taught": other.taught})
+    assert other.doubt == 1.0
+    for old in (without, older, new | {"told": torch.zeros(k, k)}):  # was the logarithm once
         other.told.zero_()
         other.load_state_dict(old)
         torch.testing.assert_close(other.told, method.told)
@@ -250,6 +255,56 @@ def test_predictions_are_the_geometric_mean_of_both_averages():
     both = (p * q).sqrt()
     torch.testing.assert_close(got, both / both.sum(1, keepdim=True))
     assert (p - q).abs().max() > 0.01
+
+
+# ---- how many labels are wrong where opinions are surest -----------------------------------------
+
+
+def test_wrong_labels_of_the_surest_rows_against_a_loop():
+    opinions, y = draw(57, 4, seed=1)
+    rows = sorted(range(57), key=lambda i: -max(opinions[i].tolist()))[: int(0.2 * 57)]
+    wrong = sum(int(opinions[i].argmax()) != int(y[i]) for i in rows)
+    assert 0 < wrong < len(rows)
+    assert wrong_of_surest(opinions, y) == pytest.approx(wrong / len(rows))
+    assert wrong_of_surest(opinions[:1], opinions[:1].argmax(1)) == 0.0  # one row at least
+
+
+def after_warm_up(kind, **fields):
+    train, test = digits(kind)
+    recipe = Recipe(epochs=20, optimizer="adamw", lr=2e-3, weight_decay=1e-4, val=0.0)
+    method = create("second_opinion", **fields)
+    fit_method(method, train, recipe, backbone="mlp:width=128,depth=1")
+    return method, test
+
+
+def test_labels_keep_weight_where_those_of_the_surest_rows_are_right():
+    clean, test = after_warm_up("symmetric:0")
+    assert clean.doubt < 0.3
+    assert clean.trust(at(0.9)) == clean.doubt and clean.trust(at(0.05)) == 0
+    noisy, _ = after_warm_up("symmetric:0.2")
+    assert noisy.doubt == 1.0 and noisy.trust(at(0.9)) == 1.0
+    assert after_warm_up("symmetric:0", floor=0.0)[0].doubt == 1.0
+    batch = Batch(test.x[:4], torch.tensor([0, 1, 2, 3]), torch.arange(4))
+    taught = clean.teach(batch.x, batch, at(0.9))
+    label = one_hot(batch.y, taught[0])
+    want = (1 - clean.doubt) * label + clean.doubt * clean.taught[:, :4]
+    torch.testing.assert_close(taught, want)
+
+
+def test_doubt_is_measured_in_the_warm_up_alone_and_not_of_pictures():
+    data = blobs(n=60)
+    recipe = replace(RECIPE, epochs=10, val=0.0)
+    trainer = fit_method(create("second_opinion"), data, recipe, backbone=BACKBONE)
+    method = trainer.method
+    trainer.data = shuffled = replace(data, y=data.y.roll(1))
+    method.doubt.fill_(0.25)
+    method.look_back(shuffled, trainer, 0.11)
+    assert method.doubt == 0.25
+    method.look_back(shuffled, trainer, 0.1)
+    assert method.doubt == 1.0
+    pictured = SecondOpinion()
+    pictured.build(make_spec(pictures(24), "lenet5", RECIPE))
+    assert pictured.least_wrong() == 0.0 and method.least_wrong() == 0.05
 
 
 def at(progress):
