@@ -215,3 +215,55 @@ def test_copies_are_in_one_fold_and_their_wrong_labels_are_found():
     flagged = found.issues.is_label_issue.to_numpy()
     assert flagged[wrong].mean() > 0.9 and wrong[flagged].mean() > 0.85
     assert any(note.startswith("1400 of 1400 rows are copies") for note in found.notes)
+
+
+def test_copies_in_tables_of_few_columns():
+    """Values that lie close together are equal by copying, ages and rounded ones by chance."""
+    rng = np.random.default_rng(0)
+    fine, rows = rng.normal(size=(300, 2)), np.arange(300)
+    for x in (fine, fine[:, :1]):
+        for times in (2, 3, 15):
+            assert (copies(np.tile(x, (times, 1))) == np.tile(rows, times)).all()
+    ages, rounded = rng.integers(0, 80, (300, 1)), fine[:, :1].round(2)
+    for x in (ages, rounded, np.c_[ages, rng.integers(0, 2, 300)]):
+        assert len(np.unique(x, axis=0)) < 300
+        assert (copies(x.astype(np.float32)) == rows).all()
+    same = np.ones((30, 4))
+    assert (copies(same) == np.arange(30)).all()
+    assert len(panel(same, np.arange(30) % 2, 2)[0]) == 30
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 1.0])
+def test_near_copies_of_most_rows_are_found(share):
+    rng = np.random.default_rng(0)
+    x, k = rng.normal(size=(500, 6)), int(500 * share)
+    near = np.concatenate([x, x[:k] + 1e-4 * rng.normal(size=(k, 6))])
+    found = neighbourhood(near, np.arange(500 + k) % 2).columns["near_duplicate"]
+    assert (found[500:] == np.arange(k)).all() and (found[k:500] == -1).all()
+
+
+@pytest.mark.parametrize("kind", ["ratings", "counts", "one row", "a whole table"])
+def test_an_audit_of_rows_that_are_mostly_equal_ends(kind):
+    """Where most rows have ten equal ones, the kernel is as wide as the next different row is far."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 6))
+    x = {
+        "ratings": rng.integers(1, 6, (800, 2)).astype(float),
+        "counts": 0.37 * rng.poisson(0.15, (1000, 6)),
+        "one row": np.concatenate([x, np.repeat(x[:1], 400, 0)]),
+        "a whole table": np.tile(x[:, :2].round(1), (15, 1)),
+    }[kind]
+    y = (x.sum(1) > np.median(x.sum(1))).astype(int)
+    wrong = rng.random(len(y)) < 0.05
+    p = np.where(y == 1, 0.9, 0.1)
+    found = audit(np.c_[1 - p, p], np.where(wrong, 1 - y, y), features=x).issues
+    assert found.is_label_issue[wrong].mean() > 0.9
+
+
+def test_equal_rows_that_are_no_copies_are_not_called_so():
+    rng = np.random.default_rng(0)
+    x = np.eye(3)[rng.integers(0, 3, 300)]
+    y = np.where(rng.random(300) < 0.1, 1 - x[:, 0], x[:, 0]).astype(int)
+    found = Classifier("ce", epochs=5, random_state=0).audit(x, y, folds=2)
+    assert (found.issues.near_duplicate >= 0).all()
+    assert not any("copies" in note for note in found.notes)

@@ -430,6 +430,8 @@ def _check_values(name: str, cls: type[Method], fields: Mapping[str, Any]) -> No
             text = unknown_name_message(f"{field} of {name}", str(value), words[field])
             raise BadInput(text)
         kind = str(cls.__dataclass_fields__[field].type)
+        if kind == "str" and not isinstance(value, str | Path):
+            raise BadInput(f"{field} of {name} must be a text, not {value!r}")
         if isinstance(value, str) and "float | str" in kind and value != "auto":
             raise BadInput(f"{field} of {name} must be a number or auto, not {value!r}")
     for base in cls.__mro__:  # a method that builds on another has its fields, and their ranges

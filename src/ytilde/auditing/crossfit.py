@@ -151,34 +151,40 @@ def out_of_fold(
     return np.concatenate(said)[rows]
 
 
-def single_rows(data: Data) -> list[str]:
-    """A note on the classes of which no model saw any other row."""
-    count = torch.bincount(data.y[data.y != IGNORE], minlength=data.num_classes)
+def single_rows(data: Data, first: NDArray[np.int64]) -> list[str]:
+    """A note on the classes of which no model saw any other row.
+
+    first: of each row the first that it is a copy of, or itself.
+    """
+    y = data.y[torch.from_numpy(np.unique(first))]
+    count = torch.bincount(y[y != IGNORE], minlength=data.num_classes)
     rare = [data.class_name(k) for k, n in enumerate(count.tolist()) if n == 1]
     if not rare:
         return []
     return [
-        f"Of {plural(len(rare), 'class')} ({few(rare, 5)}) there is a single row, which was judged "
-        "by a model that never saw its class."
+        f"Of {plural(len(rare), 'class')} ({few(rare, 5)}) there is a single row, copies aside, "
+        "which was judged by a model that never saw its class."
     ]
 
 
-def copies_told(issues: pd.DataFrame, first: NDArray[np.int64]) -> list[str]:
+def copies_told(
+    issues: pd.DataFrame, first: NDArray[np.int64], equal: NDArray[np.int64]
+) -> list[str]:
     """Notes where many rows are copies of others, or nearly; the folds keep the former together.
 
     first: of each row the first that it is a copy of, or itself.
+    equal: of each row the first that it is equal to, which may be by chance.
     """
     if "near_duplicate" not in issues:
         return []
-    size = np.bincount(first, minlength=len(first))
-    together = size[first][issues["index"]] > 1
+    together, same = (np.bincount(at)[at][issues["index"]] > 1 for at in (first, equal))
     notes = []
     if (many := int(together.sum())) >= max(1, COPIES * len(issues)):
         notes.append(
             f"{many} of {len(issues)} rows are copies of others. Each was judged by a model that "
             "saw none of its copies; they are counted one by one."
         )
-    apart = (issues["near_duplicate"] >= 0) & ~together
+    apart = (issues["near_duplicate"] >= 0) & ~same
     if (many := int(apart.sum())) >= max(1, COPIES * len(issues)):
         notes.append(
             f"{many} of {len(issues)} rows are nearly copies of others: a model that did not see a "

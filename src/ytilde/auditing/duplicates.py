@@ -21,7 +21,8 @@ from .nearest import Nearest
 BY_CHANCE = 0.5  # pairs of a data set that chance alone may make
 CLOSEST = 0.1  # of the distance to the tenth neighbour, at most
 LEAST_SCALE = 0.01  # of the usual distance: a set of many copies has no other neighbours
-MOST_COPIES = 10  # equal rows; more are a value that recurs, such as an empty text
+MOST_COPIES = 10  # equal rows; more are a value that recurs, such as an empty text,
+USUAL = 3  # unless the usual row has a third as many
 CHANCE = 2  # columns in which the row most like another differs, where equal rows are chance
 LOOKED_AT = (200, 2000)  # rows, and others that they are compared with
 
@@ -64,23 +65,40 @@ def find_duplicates(x: NDArray[Any], y: Labels, near: Nearest) -> Duplicates:
 def copies(x: NDArray[Any]) -> NDArray[np.int64]:
     """Of each row [N, D] the first that it is a copy of, or itself.
 
-    Equal rows are no copies where a few values make rows equal by chance: there, the different row
-    that is most like a row differs in a column or two (two of an encoded category).
+    Equal rows are no copies where a few values make rows equal by chance.
     """
     x, rows = x.reshape(len(x), -1), np.arange(len(x))
-    first = _first_equal(x)
+    first = first_equal(x)
     size = np.bincount(first, minlength=len(x))
-    first = np.where(size[first] <= MOST_COPIES, first, rows)
-    if (first == rows).all():
+    most = max(MOST_COPIES, USUAL * np.median(size[size > 0]))
+    together = np.where(size[first] <= most, first, rows)
+    later = int((first != rows).sum())
+    if later in (0, len(x) - 1) or _by_chance(x[size > 0], len(x), later):
         return rows
-    draw, different = np.random.default_rng(0), x[np.unique(_first_equal(x))]
-    some, others = (different[draw.permutation(len(different))[:n]] for n in LOOKED_AT)
-    differ = np.array([[(row != others).sum(1)] for row in some])
-    nearest = np.where(differ > 0, differ, x.shape[1]).min(-1)
-    return first if np.median(nearest) > CHANCE else rows
+    return together
 
 
-def _first_equal(x: NDArray[Any]) -> NDArray[np.int64]:
+def _by_chance(x: NDArray[Any], n: int, later: int) -> bool:
+    """Can chance have made `later` of n rows equal to one before? x: the different rows [S, D].
+
+    Not if a column is so fine (its values lie so close) that it alone has next to no equal pairs;
+    nor if the different row that is most like a row differs in more than a column or two (two of an
+    encoded category).
+    """
+    for column in x.T:
+        values = np.unique(column).astype(np.float64)
+        if len(values) > 1:
+            places = (values[-1] - values[0]) / np.diff(values).min()
+            if n**2 / (2 * places) < 0.1 * later:
+                return False
+    draw = np.random.default_rng(0)
+    some, others = (x[draw.permutation(len(x))[:number]] for number in LOOKED_AT)
+    differ = np.array([(row != others).sum(1) for row in some])
+    nearest = np.where(differ > 0, differ, x.shape[1]).min(1)
+    return bool(np.median(nearest) <= CHANCE)
+
+
+def first_equal(x: NDArray[Any]) -> NDArray[np.int64]:
     """Of each row [N, D] the first that equals it."""
     content = (hash(row.tobytes()) for row in x + 0)  # + 0: no -0.0, which equals 0.0
     _, first, inverse = np.unique(
@@ -91,7 +109,7 @@ def _first_equal(x: NDArray[Any]) -> NDArray[np.int64]:
 
 def _equal(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray]:
     """Pairs of equal rows, each with the first of its kind; and for each row another one, or -1."""
-    rows, first = np.arange(len(x)), _first_equal(x)
+    rows, first = np.arange(len(x)), first_equal(x)
     later = rows[first != rows]
     of = np.full(len(x), -1)
     of[later] = first[later]
@@ -108,10 +126,19 @@ def _threshold(near: Nearest) -> NDArray[np.float64]:
     """
     distance = near.distance
     n, k = distance.shape
-    some = distance[:, 0] > 0
-    spread = np.log(distance[some, 1] / distance[some, 0])
-    middle = float(np.median(spread)) if some.any() else 0.0
-    dimension = np.log(2) / max(middle, 1e-3)  # Facco et al. 2017: their ratio tells the dimension
+    # Facco et al. 2017: the ratio of the first two tells the dimension; that of the k-th and the
+    # one half way too, where near-duplicates are so many that they are the first two
+    dimension = max(
+        np.log(ratio) / max(_median_log(distance[:, far], distance[:, close]), 1e-3)
+        for ratio, close, far in ((2, 0, 1), (k / max(k // 2, 1), k // 2 - 1, k - 1))
+        if far > close >= 0
+    )
     share = min(CLOSEST, (BY_CHANCE / (n * (k - 1))) ** (1 / max(dimension, 1e-3)))
     scale = np.maximum(distance[:, -1], LEAST_SCALE * np.median(distance[:, -1]))
     return share * scale
+
+
+def _median_log(far: NDArray[np.float64], close: NDArray[np.float64]) -> float:
+    """The median of log(far / close) where both are positive numbers; 0 where none are."""
+    kept = (close > 0) & np.isfinite(far)
+    return float(np.median(np.log(far[kept] / close[kept]))) if kept.any() else 0.0

@@ -73,7 +73,12 @@ class Span(NamedTuple):
         order = torch.randperm(len(x), generator=generator)
         x = x.double()  # in float32 the kernel of equal rows may have no root
         centres, some = x[order[:landmarks]], x[order[:500]]
-        near = torch.cdist(some, x).topk(min(11, len(x)), largest=False).values[:, -1].median()
+        distance = torch.cdist(some, x)
+        near = distance.topk(min(11, len(x)), largest=False).values[:, -1].median()
+        rounding = 1e-5 * distance.mean()  # and more: the kernel of equal rows needs a root
+        if near <= rounding:  # most rows have ten that are equal: the nearest different one, then
+            nearest = distance.where(distance > rounding, torch.inf).amin(1)
+            near = nearest[nearest.isfinite()].median() if rounding > 0 else torch.ones_like(near)
         width = 2 * near.square().clamp_min(1e-12)
         K = torch.exp(-torch.cdist(centres, centres).square() / width)
         K.diagonal().add_(1e-5)

@@ -142,7 +142,8 @@ MethodName = Annotated[
     str,
     typer.Option(
         "--method",
-        help="see `ytilde methods`; auto tries a short list and keeps the best",
+        help="see `ytilde methods`; auto: ensemble (of images the default), or one of a short list "
+        "that predicts held-out labels clearly better",
         rich_help_panel=METHOD,
     ),
 ]

@@ -35,8 +35,8 @@ def load_model(run: Path) -> tuple[Classifier, dict[str, Any]]:
         raise BadInput(f"{run} audits probabilities that were made elsewhere; it has no model")
     if not (run / MODEL).exists():
         raise BadInput(
-            f"{run} is unfinished and has no model yet; run the command that started it again, "
-            "with --resume"
+            f"{run} is unfinished and has no model yet; run the command that started it again "
+            "(`fit` with --resume)"
         )
     clf = Classifier.load(run / MODEL)
     clf.encoder = from_start(clf.encoder, config)

@@ -28,7 +28,7 @@ from ..auditing.crossfit import (
     out_of_fold,
     single_rows,
 )
-from ..auditing.duplicates import copies
+from ..auditing.duplicates import copies, first_equal
 from ..auditing.pixels import PixelAudit, audit_pixels
 from ..auditing.sampling import Reviewed
 from ..auditing.similar import Features, standardised
@@ -142,6 +142,9 @@ def audit_data(
     # rows of one group are too alike to judge each other by: the model judges alone
     features = _inputs(seen) if data.groups is None else None
     first = np.arange(len(data)) if features is None or not folds else copies(features)
+    different = data.y[torch.from_numpy(np.unique(first))]
+    if different[different != IGNORE].bincount(minlength=2).max() < folds:
+        first = np.arange(len(data))  # too few different rows to make folds of
     if folds == 0:
         _check_classes(clf, data)
         probs = clf.predict_proba(data)
@@ -163,7 +166,7 @@ def audit_data(
         if kept:
             kept.clear()
             notes += kept.notes
-        notes += single_rows(data.rows(torch.from_numpy(np.unique(first))))
+        notes += single_rows(data, first)
     if isinstance(checked, Mapping) and unread:
         gone = set((data.y == IGNORE).nonzero()[:, 0].tolist())
         checked = {row: label for row, label in checked.items() if row not in gone}
@@ -174,7 +177,7 @@ def audit_data(
     if folds:
         found.notes.remove(NOTE_OUT_OF_FOLD)  # they do
         if features is not None:
-            found.notes.extend(copies_told(found.issues, first))
+            found.notes.extend(copies_told(found.issues, first, first_equal(features)))
     found.notes.extend([*notes, *unread])
     found.context.method = method_name(clf)
     found.context.features = _features(clf, data)
