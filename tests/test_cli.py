@@ -832,7 +832,7 @@ def test_addresses_of_named_sets_are_whole_in_narrow_terminals():
     [
         ("--confusion x", "option --confusion takes a number, not 'x'"),
         ("--epochs z", "option --epochs takes a whole number, not 'z'"),
-        ("--method ce --confusion 1", "ce has no --confusion; second_opinion has it"),
+        ("--method ce --confusion 1", "ce has no --confusion; ensemble, second_opinion have it"),
     ],
 )
 def test_a_wrong_value_is_told_in_plain_words(words, told, tmp_path):

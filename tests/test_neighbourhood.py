@@ -244,7 +244,7 @@ def test_near_copies_of_most_rows_are_found(share):
 
 @pytest.mark.parametrize("kind", ["ratings", "counts", "one row", "a whole table"])
 def test_an_audit_of_rows_that_are_mostly_equal_ends(kind):
-    """Where most rows have ten equal ones, the kernel is as wide as the next different row is far."""
+    """Where most rows have ten equal ones, a kernel is as wide as the next different row is far."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(100, 6))
     x = {

@@ -53,7 +53,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save` wrote; a truncated, altered or foreign file is refused in one sentence."""
     try:
         if path.exists() and not path.is_file():
-            raise ValueError("it is no file")
+            raise OSError("it is no file")
         content = path.read_bytes()
         length = int.from_bytes(content[:8], "little")
         header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["ytilde"])
@@ -65,7 +65,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except Exception as error:
         if is_out_of_memory(error):
             raise  # it may be whole: nothing may be begun again in its place
-        raise BadInput(f"{path} is not a ytilde file, or it is damaged: {error}") from error
+        raise BadInput(f"{path} is not a ytilde file, or it is damaged") from error
     if not whole:
         raise BadInput(f"{path} is damaged: its digest does not fit its content")
     return tensors, json.loads(text)

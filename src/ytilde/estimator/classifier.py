@@ -226,7 +226,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         classes = unique_labels(given) if given.ndim == 1 else np.unique(given[given != IGNORE])
         classes = votes.classes if votes else classes
         if len(classes) < 2:
-            raise BadInput(f"y holds one class only ({classes!r}); a classifier needs at least two")
+            (one,) = classes.tolist() or [None]
+            raise BadInput(f"y holds one class only ({one!r}); a classifier needs at least two")
         labels = torch.from_numpy(np.searchsorted(classes, given))
         if given.ndim > 1:
             labels[torch.from_numpy(given == IGNORE)] = IGNORE
