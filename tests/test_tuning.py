@@ -140,10 +140,12 @@ def test_the_first_method_is_left_only_for_one_that_is_clearly_ahead():
     assert choose_method(["a", "b"], answers(a=first, b=much), 1)[0] == "b"  # 3.2
     names = ["a", "b", "c"]
     assert choose_method(names, answers(a=first, b=much[::-1], c=much), 1)[0] == "c"
-    chosen, seen = choose_method(["a", "b"], answers(a=2 * first, b=2 * little), 2)
-    assert chosen == "b" and [line["fold"] for line in seen] == [1, 1, 2, 2]
-    assert seen[-1]["ahead"] == pytest.approx(6 / math.sqrt(6))
-    assert [line["accuracy"] for line in seen] == [0.6, 0.63, 0.6, 0.63]
+    several = {"a": 4 * first, "b": 4 * little}
+    assert choose_method(["a", "b"], answers(**several), 3)[0] == "a"  # 3 errors: not more
+    chosen, seen = choose_method(["a", "b"], answers(**several), 4)
+    assert chosen == "b" and [line["fold"] for line in seen] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert seen[-1]["ahead"] == pytest.approx(12 / math.sqrt(12))
+    assert [line["accuracy"] for line in seen] == 4 * [0.6, 0.63]
 
 
 def test_a_method_that_is_far_behind_or_diverges_is_not_tried_again():

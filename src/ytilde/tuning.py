@@ -41,7 +41,8 @@ PIXEL_LIST = ("ce", "elr", "gce", "volminnet", "co_teaching")
 FOLDS = 3  # that a method is tried on, each held out once
 ENOUGH = 3000  # held-out rows that tell methods apart; more folds are not looked at
 MOST = 20_000  # rows of a fold that are looked at
-AHEAD = 2.0  # standard errors by which a method must be ahead of the first one
+AHEAD = 3.0  # standard errors by which a method must be ahead of the first one: there are several
+BEHIND = 2.0  # as many behind it, a method is not tried again
 
 
 def rungs(epochs: int) -> list[int]:
@@ -133,7 +134,7 @@ def choose_method(
 
     Wrong labels cost every method the same there on average, but where they follow the input, noise
     prefers the method that follows it: a small lead says nothing, so that the first method is left
-    only for one ahead by `AHEAD` standard errors (of these, the best). One as far behind is not
+    only for one ahead by `AHEAD` standard errors (of these, the best). One behind by `BEHIND` is not
     tried on the next fold.
 
     Args:
@@ -164,7 +165,7 @@ def choose_method(
             lead = _lead(rows[name], rows[names[0]])
             figures = {"accuracy": sum(values) / held, "ahead": lead}
             seen.append({"method": name, "fold": fold + 1, **figures})
-        alive = [name for name in alive if _lead(rows[name], rows[names[0]]) > -AHEAD]
+        alive = [name for name in alive if _lead(rows[name], rows[names[0]]) > -BEHIND]
     better = [name for name in alive if _lead(rows[name], rows[names[0]]) > AHEAD]
     return max(better, key=lambda name: sum(rows[name]), default=names[0]), seen
 
