@@ -134,8 +134,8 @@ def choose_method(
 
     Wrong labels cost every method the same there on average, but where they follow the input, noise
     prefers the method that follows it: a small lead says nothing, so that the first method is left
-    only for one ahead by `AHEAD` standard errors (of these, the best). One behind by `BEHIND` is not
-    tried on the next fold.
+    only for one ahead by `AHEAD` standard errors (of these, the best). One behind by `BEHIND` is
+    not tried on the next fold.
 
     Args:
         names: of the methods; the first is what a user would get without asking.
