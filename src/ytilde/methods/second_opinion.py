@@ -54,7 +54,7 @@ class SecondOpinion(Method):
     memory: float = 0.8  # of a row's past opinions, from epoch to epoch
     decay: float = 0.999  # of the weight averages that have the opinions and predict
     alpha: float = 1.0  # mixup's Beta(alpha, alpha)
-    floor: float | str = "auto"  # wrong among the surest: below, labels keep weight; vectors .05
+    floor: float | str = "auto"  # labels keep weight if fewer of the surest look wrong; vectors .05
     prior: float | str = "auto"  # late weight of predictions as frequent as the labels; images 1
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of the opinions
     top_k: int = 0  # remember only this many classes of an opinion; 0: all
@@ -86,7 +86,7 @@ class SecondOpinion(Method):
         self.register_buffer("means", torch.full((2, 1, k), 1 / k))
         self.register_buffer("frequency", torch.full((k,), 1 / k))
         self.register_buffer("steps", torch.zeros(()))
-        self.doubt: Tensor  # how much of their weight opinions gain: all, or less of clean labels
+        self.doubt: Tensor  # of labels: what share of their weight goes to opinions, mostly 1
         self.register_buffer("doubt", torch.ones(()))
         # Of tables, what is learnt is worked out for all rows between epochs: steps are faster so.
         # Images are asked about views, in the step; large tables too, for the sake of memory.
@@ -169,10 +169,13 @@ class SecondOpinion(Method):
     @torch.no_grad()
     def teach(self, weak: Tensor, batch: Batch, step: StepInfo) -> Tensor:
         """What each network learns of these rows [2, B, K]: by the opinion of the other."""
+        # without a label there is none that might be better than the opinion
+        labelled = (batch.y != IGNORE).unsqueeze(-1)
+        weight = self.trust(step) * torch.where(labelled, self.doubt, 1.0)
         if not len(self.taught[0]):
-            return self.target(self.ask(weak, batch.index), batch.y, self.trust(step)).flip(0)
+            return self.target(self.ask(weak, batch.index), batch.y, weight).flip(0)
         taught = self.taught.index_select(1, batch.index)
-        return one_hot(batch.y, taught[0]).lerp(taught, self.trust(step))
+        return one_hot(batch.y, taught[0]).lerp(taught, weight)
 
     def learn(self, xs: list[Tensor], targets: Tensor, step: StepInfo) -> Tensor:
         """The loss of both networks, the first of xs for one and the last for its peer, mixed up.
@@ -200,9 +203,8 @@ class SecondOpinion(Method):
         return new
 
     def trust(self, step: StepInfo) -> Tensor:
-        """Of opinions: 0 takes labels at their word; after warm-up and ramp `doubt`, mostly 1."""
-        ramp = ((step.progress - self.believes()) / max(self.ramp, 1e-6)).clamp(0, 1)
-        return ramp * self.doubt
+        """Of opinions: 0 takes labels at their word, 1 after warm-up and ramp."""
+        return ((step.progress - self.believes()) / max(self.ramp, 1e-6)).clamp(0, 1)
 
     def believes(self) -> float:
         """The share of training that takes labels at their word."""
